@@ -1,0 +1,90 @@
+"""The built-in corpus: real language without any download.
+
+Dates, times, numbers and amounts in words, measures, durations, lists of countries and languages, put into
+phrases and short sentences by CLDR (through Babel), num2words and a few sentence patterns of our own. A
+sentence is first drawn as a meaning (meaning.py) and then put into each language (rendering.py), so that every pair of
+languages is a parallel corpus, and line n says the same in all of them.
+
+    for source, target in pairs("en", "de", "train", 100_000): ...
+    for text in monolingual("fi", "train", 100_000): ...
+    for label, text in labelled("en", "test", 1_000): ...
+
+The text depends on language, split, size and seed alone; a smaller size is the beginning of a larger one. No
+text of one split is ever in another, whatever the seeds.
+"""
+
+import difflib
+from collections.abc import Iterator
+from random import Random
+
+from anydepth.data.builtin.meaning import KINDS, Sentence, draw, split_of
+from anydepth.data.builtin.phrases import TEMPLATES
+from anydepth.errors import UserError
+
+LANGUAGES: tuple[str, ...] = tuple(TEMPLATES)
+LABELS: tuple[str, ...] = KINDS
+SPLITS = ("train", "dev", "test")
+
+
+def pairs(source: str, target: str, split: str, size: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """`size` sentences in two languages."""
+    _check(split, size, source, target)
+    return _pairs(source, target, split, size, seed)
+
+
+def monolingual(language: str, split: str, size: int, seed: int = 1) -> Iterator[str]:
+    """`size` sentences in one language: one side of `pairs`."""
+    _check(split, size, language)
+    return (text for _, text in _labelled(language, split, size, seed))
+
+
+def labelled(language: str, split: str, size: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """`size` times a label and a sentence; the labels (`LABELS`) are equally frequent.
+
+    The label is the kind of what stands outside the brackets: "Finland or Malta (in 5 days)" is about places."""
+    _check(split, size, language)
+    return _labelled(language, split, size, seed)
+
+
+def _pairs(source: str, target: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
+    from anydepth.data.builtin.rendering import render
+
+    for sentence in _sentences(split, size, seed):
+        yield render(source, sentence), render(target, sentence)
+
+
+def _labelled(language: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
+    from anydepth.data.builtin.rendering import render
+
+    for sentence in _sentences(split, size, seed):
+        yield sentence.kind, render(language, sentence)
+
+
+def _sentences(split: str, size: int, seed: int) -> Iterator[Sentence]:
+    rng = Random(f"{split} {seed}")
+    kinds: list[str] = []
+    for _ in range(size):
+        if not kinds:
+            kinds = rng.sample(KINDS, len(KINDS))
+        kind = kinds.pop()
+        sentence = draw(rng, kind)
+        while split_of(sentence) != split:
+            sentence = draw(rng, kind)
+        yield sentence
+
+
+def _check(split: str, size: int, *languages: str) -> None:
+    # before the first sentence is asked for, so that a mistake shows where it was made
+    for language in languages:
+        if language not in LANGUAGES:
+            raise UserError(_unknown("language", language, LANGUAGES))
+    if split not in SPLITS:
+        raise UserError(_unknown("split", split, SPLITS))
+    if size < 0:
+        raise UserError(f"the size of the built-in corpus cannot be negative: {size}")
+
+
+def _unknown(what: str, given: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"the built-in corpus has no {what} {given!r}{hint}: choose from {', '.join(known)}"

@@ -1,0 +1,203 @@
+"""Pair numbers to tensors, ahead of the training step and off its thread.
+
+A padded batch has one sentence a row. A packed one has them one after the other in a single row of fixed
+size; what is left of the row is padding, cut into segments of its own. Segment i of the target belongs to
+segment i of the source. Every padding segment has a token on both sides, so that no query ever meets an empty
+set of keys; the entries of `starts` that are not needed repeat the end of the row, segments without tokens on
+either side.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anydepth.data.batching import Batches, Limits
+from anydepth.data.store import Store
+
+Array = np.ndarray
+Item = TypeVar("Item")
+
+
+class Packing(NamedTuple):
+    """Where the segments of a packed row are: segment i is starts[i] : starts[i + 1]."""
+
+    starts: Tensor
+    """(segments + 1,) int32, from 0 to the size of the row."""
+    longest: int
+    """No segment has more tokens; the same for every batch of a run."""
+    positions: Tensor
+    """(1, N) int64, the place of each token in its segment."""
+
+    def to(self, device: torch.device | str) -> "Packing":
+        return Packing(
+            self.starts.to(device, non_blocking=True),
+            self.longest,
+            self.positions.to(device, non_blocking=True),
+        )
+
+    def pin_memory(self) -> "Packing":
+        return Packing(self.starts.pin_memory(), self.longest, self.positions.pin_memory())
+
+
+class Batch(NamedTuple):
+    """Sentence pairs as tensors; padding, on the right, has the pad id (in `target_out` too)."""
+
+    source: Tensor
+    """(B, S) int64, each sentence with eos; (1, N) if packed."""
+    target_in: Tensor
+    """(B, T) int64: bos and the sentence without eos."""
+    target_out: Tensor
+    """(B, T) int64: the sentence with eos."""
+    source_packing: Packing | None
+    target_packing: Packing | None
+    key: str
+    """Language pair or task; a batch has only one."""
+    tokens: int
+    """Target tokens that are not padding."""
+    sentences: int
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """On another device; the copy does not wait if the batch is pinned."""
+        return self._replace(
+            source=self.source.to(device, non_blocking=True),
+            target_in=self.target_in.to(device, non_blocking=True),
+            target_out=self.target_out.to(device, non_blocking=True),
+            source_packing=self.source_packing and self.source_packing.to(device),
+            target_packing=self.target_packing and self.target_packing.to(device),
+        )
+
+    def pin_memory(self) -> "Batch":
+        return self._replace(
+            source=self.source.pin_memory(),
+            target_in=self.target_in.pin_memory(),
+            target_out=self.target_out.pin_memory(),
+            source_packing=self.source_packing and self.source_packing.pin_memory(),
+            target_packing=self.target_packing and self.target_packing.pin_memory(),
+        )
+
+
+def collate(store: Store, pairs: Array, limits: Limits) -> Batch:
+    """The batch of these pairs."""
+    source, source_lengths = store.source(pairs)
+    target_out, target_lengths = store.target(pairs)
+    target_in = np.empty_like(target_out)
+    target_in[1:] = target_out[:-1]
+    target_in[np.cumsum(target_lengths) - target_lengths] = store.target_bos
+    if limits.layout == "packed":
+        return Batch(
+            source=_row(source, limits.source, store.source_pad),
+            target_in=_row(target_in, limits.target, store.target_pad),
+            target_out=_row(target_out, limits.target, store.target_pad),
+            source_packing=_packing(source_lengths, limits.source, limits),
+            target_packing=_packing(target_lengths, limits.target, limits),
+            key=store.key,
+            tokens=len(target_out),
+            sentences=len(pairs),
+        )
+    return Batch(
+        source=_pad(source, source_lengths, store.source_pad, limits.multiple),
+        target_in=_pad(target_in, target_lengths, store.target_pad, limits.multiple),
+        target_out=_pad(target_out, target_lengths, store.target_pad, limits.multiple),
+        source_packing=None,
+        target_packing=None,
+        key=store.key,
+        tokens=len(target_out),
+        sentences=len(pairs),
+    )
+
+
+def collate_sources(sequences: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """(B, S) int64 from lists of ids, padded on the right, for decoding."""
+    lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
+    flat = np.fromiter((number for ids in sequences for number in ids), dtype=np.int64)
+    return _pad(flat, lengths, pad, 1)
+
+
+def _pad(flat: Array, lengths: Array, pad: int, multiple: int) -> Tensor:
+    width = -(-int(lengths.max()) // multiple) * multiple
+    rows = np.full((len(lengths), width), pad, dtype=np.int64)
+    rows[np.arange(width) < lengths[:, None]] = flat
+    return torch.from_numpy(rows)
+
+
+def _row(flat: Array, size: int, pad: int) -> Tensor:
+    row = np.full((1, size), pad, dtype=np.int64)
+    row[0, : len(flat)] = flat
+    return torch.from_numpy(row)
+
+
+def _packing(lengths: Array, size: int, limits: Limits) -> Packing:
+    segments = np.zeros(limits.sentences + limits.padding, dtype=np.int64)
+    segments[: len(lengths)] = lengths
+    rest = size - int(lengths.sum())
+    # As even as possible: at least one token each and none longer than `longest`, see `Limits`.
+    share = np.full(limits.padding, rest // limits.padding)
+    share[: rest % limits.padding] += 1
+    segments[len(lengths) : len(lengths) + limits.padding] = share
+    starts = np.concatenate([[0], np.cumsum(segments)])
+    positions = np.arange(size) - np.repeat(starts[:-1], segments)
+    return Packing(
+        torch.from_numpy(starts.astype(np.int32)), limits.longest, torch.from_numpy(positions[None])
+    )
+
+
+def stream(batches: Batches, pin: bool = False) -> Iterator[tuple[Batch, dict[str, Any]]]:
+    """Endless (batch, position after it): the position to save once the batch has been used."""
+    for corpus, pairs in batches:
+        batch = collate(batches.stores[corpus], pairs, batches.limits)
+        yield batch.pin_memory() if pin else batch, batches.position()
+
+
+class prefetch(Generic[Item]):
+    """Iterates over `iterator` in a background thread, at most `depth` items ahead. What the iterator raises
+    reaches the consumer. `close()`, or leaving a `with`, stops the thread."""
+
+    def __init__(self, iterator: Iterator[Item], depth: int = 4) -> None:
+        self._items: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(iterator,), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def _fill(self, iterator: Iterator[Item]) -> None:
+        try:
+            for item in iterator:
+                self._put(item, None)
+                if self._stopped.is_set():
+                    return
+            self._put(None, StopIteration())
+        except BaseException as error:
+            self._put(None, error)
+
+    def _put(self, item: Item | None, error: BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                return self._items.put((item, error), timeout=0.1)
+            except queue.Full:
+                continue
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self._stopped.is_set():
+            raise StopIteration
+        item, error = self._items.get()
+        if error is not None:
+            self.close()
+            raise error
+        return item  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def __enter__(self) -> "prefetch[Item]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,326 @@
+"""Where sentence pairs come from: parallel text, TSV, JSONL or the built-in corpus, read as a stream.
+
+Files are UTF-8, one record a line; a name ending in .gz is decompressed on the way. A byte order mark at the
+start and the line end (LF or CRLF) are not part of the text, everything else is. A pair that cannot be used
+is skipped and counted with its file and line; what can only be a mistake of the whole file is an error.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, cast
+
+from anydepth.config_class import config
+from anydepth.errors import UserError
+
+Split = Literal["train", "dev", "test"]
+EMPTY, NOT_UTF8, OVER_LONG, MALFORMED = "empty line", "invalid UTF-8", "over-long", "malformed row"
+LONGEST_LINE = 1 << 18  # bytes; a longer line is skipped without being held in memory
+
+
+@config
+class ParallelText:
+    """Two files, one sentence a line; line n of one translates line n of the other."""
+
+    type: Literal["parallel"] = "parallel"
+    source: str
+    """Path of the source sentences, plain or .gz."""
+    target: str
+    """Path of the target sentences, plain or .gz."""
+    key: str = ""
+    """Language pair or task, for methods whose depth depends on it."""
+
+
+@config
+class Tsv:
+    """One file with a pair in each row, columns separated by tabs (no quoting)."""
+
+    type: Literal["tsv"] = "tsv"
+    path: str
+    """Path of the file, plain or .gz."""
+    source_column: int = 0
+    """Column of the source sentence, counted from 0."""
+    target_column: int = 1
+    """Column of the target sentence, counted from 0."""
+    key: str = ""
+    """Language pair or task, for methods whose depth depends on it."""
+
+    def __post_init__(self) -> None:
+        for name in ("source_column", "target_column"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+
+
+@config
+class Jsonl:
+    """One file with a JSON object in each line."""
+
+    type: Literal["jsonl"] = "jsonl"
+    path: str
+    """Path of the file, plain or .gz."""
+    source_field: str = "source"
+    """Name of the source sentence in each object."""
+    target_field: str = "target"
+    """Name of the target sentence in each object."""
+    key: str = ""
+    """Language pair or task, for methods whose depth depends on it."""
+
+
+@config
+class Builtin:
+    """The corpus that comes with the library, made on the fly."""
+
+    type: Literal["builtin"] = "builtin"
+    source: str = "en"
+    """Source language."""
+    target: str = "de"
+    """Target language."""
+    size: int = 20_000
+    """Number of pairs."""
+    seed: int = 1
+    """Another seed gives another corpus of the same kind."""
+    key: str = ""
+    """Language pair or task, for methods whose depth depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, not {self.size}")
+
+
+CorpusConfig = ParallelText | Tsv | Jsonl | Builtin
+
+
+@config
+class DataConfig:
+    train: tuple[CorpusConfig, ...]
+    """The training corpora."""
+    dev: CorpusConfig | None = None
+    """Pairs for validation during training."""
+    test: CorpusConfig | None = None
+    """Pairs for the final evaluation."""
+    temperature: float = 1.0
+    """With several corpora a batch comes from one of them with probability ∝ size^(1/temperature): 1 takes
+    them as they are, a large number evenly."""
+    max_length: int = 256
+    """Tokens a side, the end of sentence not counted; longer pairs are skipped and counted."""
+    workers: int = 0
+    """Threads that tokenize; 0 is one per core."""
+    cache: str = ""
+    """Folder for tokenized data, to be shared by runs; empty keeps them inside the run."""
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train must name at least one corpus")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {self.temperature}")
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        if self.workers < 0:
+            raise ValueError(f"workers must be 0 or more, not {self.workers}")
+
+
+@dataclass
+class Skips:
+    """Pairs left out: how many for each reason, and where the first few were."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, reason: str, place: str) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < 3:
+            examples.append(place)
+
+    def __add__(self, other: "Skips") -> "Skips":
+        total = Skips(dict(self.counts), {reason: list(places) for reason, places in self.examples.items()})
+        for reason, count in other.counts.items():
+            total.counts[reason] = total.counts.get(reason, 0) + count
+            total.examples[reason] = (total.examples.get(reason, []) + other.examples[reason])[:3]
+        return total
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def summary(self) -> str:
+        """One line; empty when nothing was skipped."""
+        if not self.counts:
+            return ""
+        parts = []
+        for reason, count in self.counts.items():
+            more = ", ..." if count > len(self.examples[reason]) else ""
+            parts.append(f"{count} {reason} ({', '.join(self.examples[reason])}{more})")
+        return f"skipped {self.total} pairs: " + "; ".join(parts)
+
+
+class Row(NamedTuple):
+    """A pair and the place it comes from, as file:line."""
+
+    place: str
+    source: str
+    target: str
+
+
+class _Line(NamedTuple):
+    place: str
+    text: str
+    problem: str  # a reason to skip it, or empty
+
+
+def read_pairs(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[tuple[str, str]]:
+    """The usable pairs of a corpus, one at a time. Only the built-in corpus looks at `split`."""
+    for row in read_rows(corpus, split, skips):
+        yield row.source, row.target
+
+
+def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]:
+    """As `read_pairs`, with the place of each pair."""
+    match corpus:
+        case ParallelText():
+            return _read_parallel(corpus, skips)
+        case Tsv():
+            return _read_tsv(corpus, skips)
+        case Jsonl():
+            return _read_jsonl(corpus, skips)
+        case Builtin():
+            return _read_builtin(corpus, split)
+
+
+def files_of(corpus: CorpusConfig) -> list[Path]:
+    """The files whose change changes the corpus; of the built-in one, the program that makes it."""
+    match corpus:
+        case ParallelText():
+            return [Path(corpus.source), Path(corpus.target)]
+        case Builtin():
+            from anydepth.data import builtin
+
+            return sorted(path for path in Path(builtin.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        case _:
+            return [Path(corpus.path)]
+
+
+def count_rows(corpus: CorpusConfig) -> int:
+    """Lines of the (source) file, those that will be skipped included."""
+    if isinstance(corpus, Builtin):
+        return corpus.size
+    path = files_of(corpus)[0]
+    lines, block = 0, b"\n"
+    with _open(path) as file:
+        while more := file.read(1 << 20):
+            lines, block = lines + more.count(b"\n"), more
+    return lines + (not block.endswith(b"\n"))
+
+
+def _read_parallel(corpus: ParallelText, skips: Skips) -> Iterator[Row]:
+    sources, targets = _lines(Path(corpus.source)), _lines(Path(corpus.target))
+    for read, (source, target) in enumerate(zip_longest(sources, targets)):
+        if source is None or target is None:
+            longer = read + 1 + sum(1 for _ in (targets if source is None else sources))
+            counts = (read, longer) if source is None else (longer, read)
+            raise UserError(
+                f"{corpus.source} has {counts[0]} lines but {corpus.target} has {counts[1]}: "
+                "parallel text needs the same number in both"
+            )
+        for side in (source, target):
+            if problem := side.problem or (not side.text.strip() and EMPTY):
+                skips.add(problem, side.place)
+                break
+        else:
+            yield Row(source.place, source.text, target.text)
+
+
+def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
+    for line in _lines(Path(corpus.path)):
+        columns = line.text.split("\t")
+        if line.problem or not line.text.strip():
+            skips.add(line.problem or EMPTY, line.place)
+        elif len(columns) <= max(corpus.source_column, corpus.target_column):
+            skips.add(MALFORMED, line.place)
+        else:
+            source, target = columns[corpus.source_column], columns[corpus.target_column]
+            yield from _unless_empty(Row(line.place, source, target), skips)
+
+
+def _read_jsonl(corpus: Jsonl, skips: Skips) -> Iterator[Row]:
+    for line in _lines(Path(corpus.path)):
+        if line.problem or not line.text.strip():
+            skips.add(line.problem or EMPTY, line.place)
+            continue
+        try:
+            record = json.loads(line.text)
+        except (ValueError, RecursionError):
+            skips.add(MALFORMED, line.place)
+            continue
+        source, target = (
+            _json_text(record, name, line.place) for name in (corpus.source_field, corpus.target_field)
+        )
+        yield from _unless_empty(Row(line.place, source, target), skips)
+
+
+def _json_text(record: Any, name: str, place: str) -> str:
+    if not isinstance(record, dict) or name not in record:
+        found = ", ".join(sorted(record)) if isinstance(record, dict) else type(record).__name__
+        raise UserError(f"{place}: no field {name!r} (found: {found})")
+    if not isinstance(record[name], str):
+        raise UserError(f"{place}: field {name!r} must be a string, not {type(record[name]).__name__}")
+    return cast(str, record[name])
+
+
+def _unless_empty(row: Row, skips: Skips) -> Iterator[Row]:
+    if row.source.strip() and row.target.strip():
+        yield row
+    else:
+        skips.add(EMPTY, row.place)
+
+
+def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
+    from anydepth.data import builtin
+
+    pairs = builtin.pairs(corpus.source, corpus.target, split, corpus.size, corpus.seed)
+    for number, (source, target) in enumerate(pairs, start=1):
+        yield Row(f"builtin {corpus.source}-{corpus.target}:{number}", source, target)
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    """The lines of a file without their ends. Only LF and CRLF end a line, whatever else Unicode calls a line
+    break."""
+    with _open(path) as file:
+        number = 0
+        while raw := file.readline(LONGEST_LINE):
+            number += 1
+            place = f"{path}:{number}"
+            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(LONGEST_LINE)
+                yield _Line(place, "", OVER_LONG)
+                continue
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                yield _Line(place, raw.removesuffix(b"\n").removesuffix(b"\r").decode(), "")
+            except UnicodeDecodeError:
+                yield _Line(place, "", NOT_UTF8)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed if it ends in .gz; what goes wrong names the file."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            yield cast(IO[bytes], file)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; a file was expected") from None
+    except gzip.BadGzipFile:
+        raise UserError(f"{path} ends in .gz but is not a gzip file") from None
+    except (EOFError, zlib.error):
+        raise UserError(f"{path} is damaged or cut short: its gzip data ends early") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,320 @@
+"""A corpus tokenized once, in memory-mapped files, so that it may be larger than memory.
+
+A store is a folder: for each side `tokens` (16 or 32 bits each, every sentence ends with eos), `lengths`
+(int32) and `offsets` (int64, where each sentence starts), and `meta.json`, which also serves as journal: it
+is replaced after every chunk and says how far the files count. A tokenization that was killed goes on from
+there.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from anydepth.data.corpora import OVER_LONG, CorpusConfig, DataConfig, Row, Skips, Split, files_of, read_rows
+from anydepth.data.tokenizer import Tokenizer, TokenizerPair
+from anydepth.errors import UserError
+
+Array = np.ndarray
+Progress = Callable[[int, int], None]
+"""Called with (pairs read so far, bytes written so far)."""
+
+VERSION = 1
+CHUNK = 2048  # pairs between two entries of the journal
+PIECE = 128  # texts encoded at once: an encoding takes about 400 bytes a token while it lives
+SIDES = ("source", "target")
+DTYPES = {"offsets": np.dtype(np.int64), "lengths": np.dtype(np.int32)}
+
+
+class Store:
+    """A finished tokenized corpus. Lengths count the eos."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
+        self._arrays = {
+            name: np.memmap(self.folder / name, dtype=dtype, mode="r")
+            for name, dtype in _files(self._meta["dtype"])
+        }
+        self.key: str = self._meta["key"]
+        self.max_length: int = self._meta["identity"]["max_length"]
+        self.skips = Skips(**self._meta["skips"])
+        self.source_pad, self.target_pad = self._meta["pad"]
+        self.target_bos: int = self._meta["bos"]
+        self.source_tokens, self.target_tokens = self._meta["tokens"]
+        self.longest_source, self.longest_target = self._meta["longest"]
+        self.source_lengths: Array = self._arrays["source.lengths"]
+        self.target_lengths: Array = self._arrays["target.lengths"]
+
+    def __len__(self) -> int:
+        return int(self._meta["pairs"])
+
+    def source(self, pairs: Array) -> tuple[Array, Array]:
+        """The source tokens of these pairs one after the other, and the length of each."""
+        return self._gather("source", pairs)
+
+    def target(self, pairs: Array) -> tuple[Array, Array]:
+        """The target tokens of these pairs one after the other, and the length of each."""
+        return self._gather("target", pairs)
+
+    def _gather(self, side: str, pairs: Array) -> tuple[Array, Array]:
+        lengths = np.asarray(self._arrays[f"{side}.lengths"][pairs])
+        ends = np.cumsum(lengths, dtype=np.int64)
+        shifts = self._arrays[f"{side}.offsets"][pairs] - (ends - lengths)
+        where = np.arange(ends[-1] if len(ends) else 0) + np.repeat(shifts, lengths)
+        return np.asarray(self._arrays[f"{side}.tokens"][where]), lengths
+
+
+def _files(dtype: str) -> list[tuple[str, np.dtype]]:
+    dtypes = {"tokens": np.dtype(dtype), **DTYPES}
+    return [(f"{side}.{kind}", dtypes[kind]) for side in SIDES for kind in dtypes]
+
+
+def tokenize(
+    corpus: CorpusConfig,
+    split: Split,
+    tokenizers: TokenizerPair,
+    folder: str | Path,
+    data: DataConfig,
+    progress: Progress | None = None,
+) -> Store:
+    """The store of a corpus in `folder`: as it is if it is finished and made from the same files with the
+    same tokenizers, otherwise continued or begun anew. Only one process works on a folder, others wait for
+    it."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        identity = _identity(corpus, split, tokenizers, data)
+        meta = _read_meta(folder)
+        if meta is None or meta["identity"] != identity:
+            meta = _new_meta(corpus, identity, tokenizers)
+        if not meta["finished"]:
+            _Writer(folder, meta).write(corpus, split, tokenizers, data.workers, progress)
+    return Store(folder)
+
+
+def tokenize_all(
+    data: DataConfig,
+    split: Split,
+    tokenizers: TokenizerPair,
+    folder: str | Path,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Store]:
+    """The stores of all corpora of a split, in `data.cache` or else in `folder`. Their names hold what they
+    were made with, so that runs with other tokenizers can share the cache. `progress` also gets the name of
+    the corpus."""
+    corpora = data.train if split == "train" else (data.dev if split == "dev" else data.test,)
+    stores = []
+    for corpus in corpora:
+        if corpus is None:
+            continue
+        made_with = [asdict(corpus), split, tokenizers.hash, data.max_length]
+        digest = hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:12]
+        name = corpus.key or files_of(corpus)[0].name
+        report = (lambda pairs, size, name=name: progress(name, pairs, size)) if progress else None
+        path = Path(data.cache or folder) / f"{split}-{corpus.type}-{digest}"
+        stores.append(tokenize(corpus, split, tokenizers, path, data, report))
+    return stores
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
+        yield
+
+
+def _identity(
+    corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, data: DataConfig
+) -> dict[str, Any]:
+    files = []
+    for path in files_of(corpus):
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from None
+        files.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+    return {
+        "version": VERSION,
+        "corpus": asdict(corpus),
+        "split": split,
+        "files": files,
+        "tokenizer": tokenizers.hash,
+        "max_length": data.max_length,
+    }
+
+
+def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: TokenizerPair) -> dict[str, Any]:
+    largest = max(len(tokenizers.source), len(tokenizers.target))
+    return {
+        "identity": identity,
+        "key": corpus.key,
+        "dtype": "uint16" if largest <= 1 << 16 else "uint32",
+        "pad": [tokenizers.source.pad, tokenizers.target.pad],
+        "bos": tokenizers.target.bos,
+        "read": 0,  # usable pairs read, over-long ones included
+        "pairs": 0,
+        "tokens": [0, 0],
+        "longest": [0, 0],
+        "skips": {"counts": {}, "examples": {}},
+        "finished": False,
+    }
+
+
+def _read_meta(folder: Path) -> dict[str, Any] | None:
+    """The journal, or None if there is none or the files do not hold what it promises."""
+    try:
+        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta["identity"]["version"] != VERSION:
+            return None
+        for name, size in _sizes(meta).items():
+            actual = (folder / name).stat().st_size
+            if actual < size or (meta["finished"] and actual != size):
+                return None
+    except (OSError, ValueError, KeyError):
+        return None
+    return meta
+
+
+def _sizes(meta: dict[str, Any]) -> dict[str, int]:
+    """Bytes of each file that count."""
+    counts = {f"{side}.tokens": count for side, count in zip(SIDES, meta["tokens"])}
+    return {name: counts.get(name, meta["pairs"]) * dtype.itemsize for name, dtype in _files(meta["dtype"])}
+
+
+class _Encoded(NamedTuple):
+    """A chunk of rows as token ids; over-long pairs are left out of the ids."""
+
+    ids: tuple[Array, Array]
+    lengths: tuple[Array, Array]
+    read: int
+    over_long: list[str]
+
+
+class _Writer:
+    """Appends encoded chunks to the files of a store."""
+
+    def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
+        self.folder, self.meta = folder, meta
+        self.over_long = Skips(**meta["skips"])
+
+    def write(
+        self,
+        corpus: CorpusConfig,
+        split: Split,
+        tokenizers: TokenizerPair,
+        workers: int,
+        progress: Progress | None,
+    ) -> None:
+        self._save()
+        unread = Skips()
+        rows = islice(read_rows(corpus, split, unread), self.meta["read"], None)
+        max_length = self.meta["identity"]["max_length"]
+        files = {name: open(self.folder / name, "ab") for name, _ in _files(self.meta["dtype"])}
+        try:
+            for name, size in _sizes(self.meta).items():
+                files[name].truncate(size)
+            for chunk in _encode_all(rows, tokenizers, max_length, self.meta["dtype"], workers):
+                self._append(files, chunk)
+                if progress:
+                    progress(self.meta["read"], sum(_sizes(self.meta).values()))
+        finally:
+            for file in files.values():
+                file.close()
+        skips = unread + self.over_long
+        if not self.meta["pairs"]:
+            raise UserError(
+                f"{files_of(corpus)[0]}: no usable pair; {skips.summary() or 'the file is empty'}"
+            )
+        self.meta |= {"skips": asdict(skips), "finished": True}
+        self._save()
+
+    def _append(self, files: dict[str, BinaryIO], chunk: _Encoded) -> None:
+        for number, side in enumerate(SIDES):
+            lengths = chunk.lengths[number]
+            ends = self.meta["tokens"][number] + np.cumsum(lengths, dtype=np.int64)
+            files[f"{side}.tokens"].write(chunk.ids[number].tobytes())
+            files[f"{side}.lengths"].write(lengths.tobytes())
+            files[f"{side}.offsets"].write((ends - lengths).tobytes())
+            self.meta["tokens"][number] += int(lengths.sum())
+            self.meta["longest"][number] = max(self.meta["longest"][number], int(lengths.max(initial=0)))
+        for place in chunk.over_long:
+            self.over_long.add(OVER_LONG, place)
+        self.meta["read"] += chunk.read
+        self.meta["pairs"] += len(chunk.lengths[0])
+        for file in files.values():
+            file.flush()
+        self.meta["skips"] = asdict(self.over_long)
+        self._save()
+
+    def _save(self) -> None:
+        scratch = self.folder / "meta.json.new"
+        scratch.write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
+        scratch.replace(self.folder / "meta.json")
+
+
+def _encode_all(
+    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int
+) -> Iterator[_Encoded]:
+    """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time."""
+    workers = workers or len(os.sched_getaffinity(0))
+    chunks = iter(lambda: list(islice(rows, CHUNK)), [])
+    waiting: deque[Future[_Encoded]] = deque()
+    with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype))
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep the tokenizers library from starting threads of its own inside ours."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before
+
+
+def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str) -> _Encoded:
+    source, source_lengths = _ids([row.source for row in rows], tokenizers.source, dtype)
+    target, target_lengths = _ids([row.target for row in rows], tokenizers.target, dtype)
+    fits = np.maximum(source_lengths, target_lengths) <= max_length + 1
+    return _Encoded(
+        ids=(source[np.repeat(fits, source_lengths)], target[np.repeat(fits, target_lengths)]),
+        lengths=(source_lengths[fits], target_lengths[fits]),
+        read=len(rows),
+        over_long=[rows[number].place for number in np.flatnonzero(~fits)],
+    )
+
+
+def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str) -> tuple[Array, Array]:
+    pieces, lengths = [], []
+    for start in range(0, len(texts), PIECE):
+        encoded = tokenizer.encode(texts[start : start + PIECE])
+        for ids in encoded:
+            ids.append(tokenizer.eos)
+        pieces.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
+        lengths.extend(len(ids) for ids in encoded)
+    return np.concatenate(pieces), np.array(lengths, dtype=np.int32)

@@ -1,0 +1,1 @@
+"""Search for the outputs of a model, over the `Decoder` protocol alone: start at `search.decode`."""

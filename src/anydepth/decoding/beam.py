@@ -1,0 +1,192 @@
+"""Beam search, on the device for all sentences and hypotheses at once.
+
+Hypotheses that end leave the beam for a second list of K places. A sentence is done when
+  - K of its hypotheses have ended, or
+  - no growing one can still get among the n best that ended (exactly: see `attainable`), or
+  - it has reached its maximal length; what is then still growing is cut, and ranks after all that ended.
+So a beam wide enough to hold every hypothesis finds what a search through all of them finds, and a beam of
+one is greedy search. Sentences that are done leave the batch.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anydepth.decoding.decoder import (
+    Decoder,
+    Hypothesis,
+    hypothesis,
+    next_log_probabilities,
+    normalise,
+    steps_between_checks,
+)
+
+
+class Hypotheses(NamedTuple):
+    """K places for each of B sentences, best first; an empty place has log-probability and score -inf."""
+
+    tokens: Tensor
+    """(B, K, T): the tokens scored, without bos, with eos where it came; then padding."""
+    lengths: Tensor
+    """(B, K): how many they are."""
+    log_probabilities: Tensor
+    """(B, K)"""
+    scores: Tensor
+    """(B, K): log-probabilities normalised by length."""
+
+
+@torch.no_grad()
+def beam_search(
+    decoder: Decoder,
+    bos: int,
+    eos: int,
+    pad: int,
+    max_lengths: Tensor,
+    *,
+    beam: int,
+    length_penalty: float = 1.0,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The `n_best` hypotheses of each sentence, best first (fewer where fewer exist).
+
+    `decoder` starts with one row for each sentence. `max_lengths` (B,), at least 1, lies on its device.
+    """
+    if not (length_penalty >= 0 and 1 <= n_best <= beam):
+        raise ValueError(f"need {length_penalty=} >= 0 and 1 <= {n_best=} <= {beam=}")
+    device, batch, limits = max_lengths.device, len(max_lengths), set(max_lengths.tolist())
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+
+    sentences = torch.arange(batch, device=device)  # those in the batch
+    decoder.reorder(sentences.repeat_interleave(beam))
+    growing, ended = empty_beginnings(batch, beam, max(limits), pad, device)
+    last = torch.full((batch, beam), bos, device=device)
+    for length in range(1, max(limits) + 1):
+        log_probabilities = next_log_probabilities(decoder.step(last.flatten()), bos, eos, pad)
+        candidates, parents = extend(growing, log_probabilities, length, length_penalty)
+        is_eos = candidates.tokens[:, :, length - 1] == eos
+        ended = merge(ended, those_that_end(candidates, is_eos))
+        growing, parents = those_that_grow(candidates, parents, is_eos)
+        if length in limits:
+            ended = append(ended, empty_where(max_lengths > length, growing))
+
+        done = (
+            (max_lengths <= length)
+            | (ended.scores[:, -1] > -torch.inf)
+            | (attainable(growing, max_lengths, length_penalty) <= ended.scores[:, n_best - 1])
+        )
+        growing = empty_where(done, growing)
+        rows = torch.arange(len(done), device=device)[:, None] * beam + parents
+        if length in limits or length % steps_between_checks(device) == 0:
+            leave, stay = done.nonzero().squeeze(1), (~done).nonzero().squeeze(1)
+            for sentence, best in zip(sentences[leave].tolist(), read(take(ended, leave), n_best, eos)):
+                found[sentence] = best
+            sentences, max_lengths, rows = sentences[stay], max_lengths[stay], rows[stay]
+            growing, ended = take(growing, stay), take(ended, stay)
+            if len(sentences) == 0:
+                break
+        decoder.reorder(rows.flatten())
+        last = growing.tokens[:, :, length - 1].where(growing.scores > -torch.inf, pad)
+    return found
+
+
+def empty_beginnings(
+    batch: int, beam: int, longest: int, pad: int, device: torch.device
+) -> tuple[Hypotheses, Hypotheses]:
+    """What grows, only the empty hypothesis in the first of K places, and what has ended: nothing."""
+    nothing = torch.full((batch, beam), -torch.inf, device=device)
+    tokens = torch.full((batch, beam, longest), pad, device=device)
+    ended = Hypotheses(tokens, torch.zeros_like(nothing, dtype=torch.long), nothing, nothing)
+    start = nothing.clone()
+    start[:, 0] = 0.0
+    return ended._replace(log_probabilities=start, scores=start), ended
+
+
+def extend(
+    growing: Hypotheses, log_probabilities: Tensor, length: int, length_penalty: float
+) -> tuple[Hypotheses, Tensor]:
+    """The 2K best continuations by one word, best first, and the places (B, 2K) that they continue.
+
+    `log_probabilities` (B * K, V) are those of the next word.
+    """
+    batch, beam = growing.scores.shape
+    words = log_probabilities.shape[-1]
+    totals = growing.log_probabilities[:, :, None] + log_probabilities.view(batch, beam, words)
+    best = totals.view(batch, beam * words).topk(2 * beam, dim=1)
+    parents = best.indices // words
+    tokens = growing.tokens.gather(1, parents[:, :, None].expand(-1, -1, growing.tokens.shape[-1]))
+    tokens[:, :, length - 1] = best.indices % words
+    scores = normalise(best.values, length, length_penalty)
+    return Hypotheses(tokens, torch.full_like(parents, length), best.values, scores), parents
+
+
+def those_that_end(candidates: Hypotheses, is_eos: Tensor) -> Hypotheses:
+    """Among the K best of 2K candidates."""
+    beam = is_eos.shape[1] // 2
+    return empty_where(~is_eos[:, :beam], Hypotheses(*(column[:, :beam] for column in candidates)))
+
+
+def those_that_grow(candidates: Hypotheses, parents: Tensor, is_eos: Tensor) -> tuple[Hypotheses, Tensor]:
+    """The K best that do not end. 2K candidates contain as many: each of K parents has one eos at most."""
+    places = _lowest(is_eos.int(), is_eos.shape[1] // 2)
+    return pick(candidates, places), parents.gather(1, places)
+
+
+def merge(ended: Hypotheses, others: Hypotheses) -> Hypotheses:
+    """The K best of both by score."""
+    both = _beside(ended, others)
+    return pick(both, _lowest(-both.scores, ended.scores.shape[1]))
+
+
+def append(ended: Hypotheses, others: Hypotheses) -> Hypotheses:
+    """`others`, in their order, in the empty places after `ended`."""
+    both = _beside(ended, others)
+    return pick(both, _lowest((both.scores == -torch.inf).int(), ended.scores.shape[1]))
+
+
+def attainable(growing: Hypotheses, max_lengths: Tensor, length_penalty: float) -> Tensor:
+    """A score, (B,), that no continuation of what grows can beat: log-probabilities only fall, and, being
+    negative, weigh least at the greatest length."""
+    return normalise(growing.log_probabilities.amax(dim=1), max_lengths, length_penalty)
+
+
+def empty_where(gone: Tensor, hypotheses: Hypotheses) -> Hypotheses:
+    """With the places emptied that are named by a mask, (B,) or (B, K)."""
+    mask = gone if gone.dim() == 2 else gone[:, None]
+    return hypotheses._replace(
+        log_probabilities=hypotheses.log_probabilities.masked_fill(mask, -torch.inf),
+        scores=hypotheses.scores.masked_fill(mask, -torch.inf),
+    )
+
+
+def pick(hypotheses: Hypotheses, places: Tensor) -> Hypotheses:
+    """Those in the given places (B, K') of each sentence."""
+    tokens = hypotheses.tokens.gather(1, places[:, :, None].expand(-1, -1, hypotheses.tokens.shape[-1]))
+    return Hypotheses(tokens, *(column.gather(1, places) for column in hypotheses[1:]))
+
+
+def take(hypotheses: Hypotheses, sentences: Tensor) -> Hypotheses:
+    """Those of the given sentences."""
+    return Hypotheses(*(column[sentences] for column in hypotheses))
+
+
+def read(hypotheses: Hypotheses, n_best: int, eos: int) -> list[list[Hypothesis]]:
+    """To Python: the first n that are there."""
+    columns = [column[:, :n_best].tolist() for column in hypotheses]
+    return [
+        [
+            hypothesis(tokens[:length], eos, score, log_probability)
+            for tokens, length, log_probability, score in zip(*places)
+            if score != -torch.inf
+        ]
+        for places in zip(*columns)
+    ]
+
+
+def _beside(first: Hypotheses, second: Hypotheses) -> Hypotheses:
+    return Hypotheses(*(torch.cat(columns, dim=1) for columns in zip(first, second)))
+
+
+def _lowest(keys: Tensor, count: int) -> Tensor:
+    """The places of the `count` lowest keys of each row, in order; equal ones stay as they stand."""
+    return keys.argsort(dim=1, stable=True)[:, :count]

@@ -1,0 +1,122 @@
+"""What search needs of a model, what it can be told, and what it gives back.
+
+Shapes, here and in the searches: B sentences, K hypotheses of each (the beam), R decoder rows, T tokens,
+V words.
+"""
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from anydepth.config_class import config
+from anydepth.errors import UserError
+
+
+class Decoder(Protocol):
+    """One growing hypothesis in each of R rows. The model's `start` makes it, at first with one row for each
+    sentence; it holds the caches."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """The last token of every row, (R,), to the logits of the next, (R, V).
+
+        The first step is fed `bos`, a row whose result no longer matters `pad`.
+        """
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """From now on, row i continues what row `rows[i]` was.
+
+        There may be fewer rows than before, or more; where there are as many, every row keeps its sentence.
+        """
+        ...
+
+
+class Hypothesis(NamedTuple):
+    """One output. Its length, wherever one is needed, counts the tokens scored: eos too, if it came."""
+
+    tokens: list[int]
+    """Without bos and eos."""
+    score: float
+    """log_probability / length ** length_penalty."""
+    log_probability: float
+
+
+@config
+class DecodingConfig:
+    """How translations are searched for."""
+
+    beam: int = 5
+    """Hypotheses kept per sentence. 1 takes the best word at every step (greedy search)."""
+    length_penalty: float = 1.0
+    """Hypotheses are compared by log-probability / length ** length_penalty: 0 favours short ones, 1 compares
+    the mean per token."""
+    max_ratio: float = 2.0
+    """A translation has at most max_ratio * (source tokens) + max_extra tokens."""
+    max_extra: int = 10
+    """See max_ratio."""
+    batch: int = 64
+    """Sentences decoded together. Changes speed and memory, not the translations."""
+    n_best: int = 1
+    """Translations per sentence, best first; at most `beam` of them unless they are sampled."""
+    sample: bool = False
+    """Draw every word at random from the model's distribution, instead of searching for the best sentence."""
+    temperature: float = 1.0
+    """Sampling: logits are divided by it. Below 1 is closer to the best word, above 1 more varied."""
+    top_k: int = 0
+    """Sampling: only the top_k most probable words can be drawn; 0 for all."""
+    top_p: float = 1.0
+    """Sampling: only the most probable words that together reach this probability can be drawn; 1 for all."""
+    seed: int = 1
+    """Sampling: the same seed draws the same words for the n-th sentence, whatever the batch size."""
+
+    def __post_init__(self) -> None:
+        for name in ("beam", "max_extra", "batch", "n_best"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        for name in ("length_penalty", "max_ratio", "top_k", "seed"):
+            _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        _require(self.temperature > 0, "temperature", "above 0", self.temperature)
+        _require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
+        if not self.sample:
+            _require(self.n_best <= self.beam, "n_best", f"at most beam ({self.beam})", self.n_best)
+
+    def max_lengths(self, source_lengths: Tensor) -> Tensor:
+        """The most tokens each translation may have, from the tokens of its source."""
+        return (source_lengths * self.max_ratio).long() + self.max_extra
+
+
+def _require(holds: bool, setting: str, expected: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{setting} must be {expected}, not {value}")
+
+
+def hypothesis(tokens: list[int], eos: int, score: float, log_probability: float) -> Hypothesis:
+    """From the tokens that were scored, of which the last may be eos."""
+    if math.isnan(score):
+        raise UserError(
+            "the model's logits are not numbers: its training diverged, or its weights are damaged"
+        )
+    return Hypothesis(tokens[:-1] if tokens[-1] == eos else tokens, score, log_probability)
+
+
+def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tensor:
+    """(R, V) logits to log-probabilities in fp32, with -inf for bos and pad, which are never generated.
+
+    The rest is not scaled up to make good for them, so that scores stay those of the model. (Some models
+    start from their eos: that one may be generated.)
+    """
+    log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    for token in {bos, pad} - {eos}:
+        log_probabilities[:, token] = -torch.inf
+    return log_probabilities
+
+
+def normalise(log_probabilities: Tensor, lengths: Tensor | int, length_penalty: float) -> Tensor:
+    """The score by which hypotheses of different lengths are compared."""
+    return log_probabilities / lengths**length_penalty
+
+
+def steps_between_checks(device: torch.device) -> int:
+    """How often to ask what has finished: on CUDA the host has to wait for the device to answer."""
+    return 8 if device.type == "cuda" else 1

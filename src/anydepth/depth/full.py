@@ -1,0 +1,26 @@
+"""The plain Transformer: all layers, always."""
+
+from typing import Literal
+
+from anydepth.config_class import config
+from anydepth.depth.policy import Depth
+from anydepth.plan import Plan
+
+
+@config
+class FullConfig:
+    """All layers, always: the plain Transformer."""
+
+    type: Literal["full"] = "full"
+
+    def build(self, layers: int) -> "Full":
+        return Full(layers)
+
+
+class Full(Depth):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def plans(self) -> dict[int, Plan]:
+        return {self.layers: Plan(tuple(range(self.layers)))}

@@ -1,0 +1,44 @@
+"""Recurrent stacking (tied-multi §5): the same few layers, applied again and again."""
+
+from typing import Literal
+
+from torch import Generator
+
+from anydepth.config_class import config
+from anydepth.depth.policy import Depth, draw
+from anydepth.plan import Plan, Request
+
+
+@config
+class RecurrentConfig:
+    """The stack's own layers, applied in turn until the depth is reached."""
+
+    type: Literal["recurrent"] = "recurrent"
+    depth: int = 6
+    """Steps of the deepest plan; with one layer that layer runs so many times."""
+    sample: Literal["uniform", "full"] = "full"
+    """How training draws the number of steps: `uniform` over 1 … depth, or always `full`."""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+
+    def build(self, layers: int) -> "Recurrent":
+        return Recurrent(layers, self.depth, self.sample)
+
+
+class Recurrent(Depth):
+    def __init__(self, layers: int, depth: int = 6, sample: str = "full") -> None:
+        super().__init__()
+        self.layers = layers
+        self.depth = depth
+        self.uniform = sample == "uniform"
+
+    def plans(self) -> dict[int, Plan]:
+        return {
+            depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)
+        }
+
+    def sample(self, request: Request, generator: Generator) -> Plan:
+        plans = self.plans()
+        return plans[draw(sorted(plans), generator)] if self.uniform else plans[self.depth]

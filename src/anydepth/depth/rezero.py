@@ -1,0 +1,33 @@
+"""ReZero: each layer's branches are scaled by one learned number that starts at 0, so that any depth trains."""
+
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from anydepth.config_class import config
+from anydepth.depth.policy import Depth
+from anydepth.plan import Plan, Request
+
+
+@config
+class ReZeroConfig:
+    """All layers, each scaled by a learned number that starts at 0. Needs `norm` "none" or "pre"."""
+
+    type: Literal["rezero"] = "rezero"
+
+    def build(self, layers: int) -> "ReZero":
+        return ReZero(layers)
+
+
+class ReZero(Depth):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = layers
+        self.scale = nn.Parameter(torch.zeros(layers))
+
+    def plans(self) -> dict[int, Plan]:
+        return {self.layers: Plan(tuple(range(self.layers)))}
+
+    def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor:
+        return self.scale[list(plan.layers)]

@@ -1,0 +1,63 @@
+"""Reading a depth grid: a cell is one depth with its scores and seconds, as in `grid.json`."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from anydepth.errors import UserError
+
+Cell = dict[str, Any]
+"""`encoder`, `decoder` (layers), `bleu`, `chrf`, `seconds`, perhaps `parameters`."""
+
+
+def parse_depth(name: str) -> tuple[int, int]:
+    """`"6-2"` is six encoder layers and two decoder layers."""
+    if not (match := re.fullmatch(r"(\d+)-(\d+)", name)):
+        raise UserError(f"depth {name!r}: expected ENCODER-DECODER, such as 6-2")
+    return int(match[1]), int(match[2])
+
+
+def depth_name(cell: Cell) -> str:
+    return f"{cell['encoder']}-{cell['decoder']}"
+
+
+def layers(cell: Cell) -> tuple[int, int]:
+    """Orders depths from shallow to deep; of two with as many layers, more encoder layers count as deeper."""
+    return cell["encoder"] + cell["decoder"], cell["encoder"]
+
+
+def deepest(cells: Sequence[Cell]) -> Cell:
+    return max(cells, key=layers)
+
+
+def best(cells: Sequence[Cell], quality: str = "bleu") -> Cell:
+    """The highest score; of equal ones the fastest."""
+    return max(cells, key=lambda cell: (cell[quality], -cell["seconds"]))
+
+
+def fastest(cells: Sequence[Cell]) -> Cell:
+    return min(cells, key=lambda cell: cell["seconds"])
+
+
+def fastest_within(cells: Sequence[Cell], loss: float, quality: str = "bleu") -> Cell:
+    """The fastest depth that loses at most `loss` points against the best one."""
+    floor = best(cells, quality)[quality] - loss
+    return fastest([cell for cell in cells if cell[quality] >= floor])
+
+
+def pareto_front(cells: Sequence[Cell], quality: str = "bleu") -> list[Cell]:
+    """The depths that no other depth beats on quality without taking longer, fastest first."""
+    front: list[Cell] = []
+    for cell in sorted(cells, key=lambda cell: (cell["seconds"], -cell[quality])):
+        if not front or cell[quality] > front[-1][quality]:
+            front.append(cell)
+    return front
+
+
+def telling_depths(cells: Sequence[Cell]) -> list[str]:
+    """A handful of depths that show the range, shallow ones first: the ends, the fastest within 1 BLEU of the
+    best, and those a third and two thirds along the Pareto front."""
+    front = pareto_front(cells)
+    chosen = [min(cells, key=layers), front[len(front) // 3], front[2 * len(front) // 3]]
+    chosen += [fastest_within(cells, 1.0), deepest(cells)]
+    return list(dict.fromkeys(depth_name(cell) for cell in sorted(chosen, key=layers)))

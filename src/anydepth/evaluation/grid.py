@@ -1,0 +1,207 @@
+"""The depth grid: one test set decoded at many depths, each with its scores and its seconds.
+
+What is measured goes into `grid.json` and `outputs/` after every depth, so that an interrupted evaluation
+continues where it stopped.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from anydepth.errors import UserError
+from anydepth.evaluation.cells import Cell, depth_name, layers, parse_depth
+from anydepth.evaluation.metrics import Scorer
+from anydepth.evaluation.samples import choose_samples
+
+Progress = Callable[[int, int, str], None]
+"""Called with the number of depths done, their total and the depth that is decoded next ("" at the end)."""
+
+WARM_UP_SENTENCES = 8
+
+
+class Run(Protocol):
+    """What the grid asks of a trained model. `describe(depth)["parameters"]` is used where it exists, so is
+    `weights_hash`; without it the weights are told by the hash of `model.safetensors` beside the grid."""
+
+    @property
+    def device(self) -> Any: ...
+
+    def depths(self) -> list[str]: ...
+
+    def translate(self, texts: list[str], *, depth: str, beam: int, batch: int) -> list[str]: ...
+
+
+def evaluate(
+    run: Run,
+    source: list[str],
+    reference: list[str],
+    depths: list[str],
+    *,
+    beam: int,
+    batch: int,
+    out: Path,
+    lowercase: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Decode `source` at every depth, score and time it; returns what it leaves in `out/grid.json`.
+
+    Depths measured before with the same weights, test set, settings and machine are kept, not decoded again.
+    """
+    depths = _checked(run, source, reference, depths)
+    scorer = Scorer(reference, lowercase)
+    settings = {
+        "signatures": scorer.signatures,
+        "batch": batch,
+        "beam": beam,
+        "device": str(run.device),
+        "machine": machine(str(run.device)),
+        "sentences": len(source),
+        "test_set": _hash(source, reference),
+        "weights": _weights_hash(run, out),
+    }
+    measured = _measured_before(out, settings, len(source))
+    for done, depth in enumerate(depths):
+        if progress:
+            progress(done, len(depths), depth)
+        if depth in measured:
+            continue
+        hypotheses, seconds = _timed(run, source, depth, beam, batch)
+        scores = scorer.score(hypotheses)
+        encoder, decoder = parse_depth(depth)
+        cell = {"encoder": encoder, "decoder": decoder, "bleu": scores.bleu, "chrf": scores.chrf}
+        cell |= {"seconds": seconds} | _parameters(run, depth)
+        if not measured:
+            _begin(out, source, reference)
+        measured[depth] = (cell, hypotheses)
+        _write_lines(out / "outputs" / f"{depth}.txt", hypotheses)
+        _write_grid(out, settings, measured, source, reference)
+    if progress:
+        progress(len(depths), len(depths), "")
+    grid: dict[str, Any] = json.loads((out / "grid.json").read_text(encoding="utf-8"))
+    return grid
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the seconds were measured on."""
+    import torch
+
+    if device.startswith("cuda"):
+        return {"name": torch.cuda.get_device_name(torch.device(device)), "torch": torch.__version__}
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        name = match[1]
+    return {"name": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines end at line feeds alone: str.splitlines would also cut at characters that text may contain."""
+    return path.read_bytes().decode("utf-8").split("\n")[:-1]
+
+
+def _checked(run: Run, source: list[str], reference: list[str], depths: list[str]) -> list[str]:
+    if len(source) != len(reference):
+        raise UserError(
+            f"the source has {len(source)} lines but the reference {len(reference)}: expected as many"
+        )
+    if not source:
+        raise UserError("the test set is empty: expected at least one sentence")
+    if not depths:
+        raise UserError("no depth to evaluate: expected at least one, such as 6-2")
+    known = run.depths()
+    for depth in depths:
+        parse_depth(depth)
+        if depth not in known:
+            raise UserError(f"depth {depth}: this run has {', '.join(known)}")
+    return list(dict.fromkeys(depths))
+
+
+def _timed(run: Run, source: list[str], depth: str, beam: int, batch: int) -> tuple[list[str], float]:
+    """Hypotheses and the seconds of decoding alone: whatever happens once happens in the warm-up, which sees
+    short and long sentences."""
+    by_length = sorted(source, key=len)
+    warm_up = [by_length[i * (len(source) - 1) // (WARM_UP_SENTENCES - 1)] for i in range(WARM_UP_SENTENCES)]
+    run.translate(warm_up, depth=depth, beam=beam, batch=batch)
+    start = time.perf_counter()
+    hypotheses = run.translate(source, depth=depth, beam=beam, batch=batch)
+    seconds = time.perf_counter() - start
+    return [text.replace("\n", " ") for text in hypotheses], seconds
+
+
+def _parameters(run: Run, depth: str) -> dict[str, int]:
+    describe = getattr(run, "describe", None)
+    description = describe(depth) if describe else {}
+    return {"parameters": description["parameters"]} if "parameters" in description else {}
+
+
+def _measured_before(
+    out: Path, settings: dict[str, Any], sentences: int
+) -> dict[str, tuple[Cell, list[str]]]:
+    """Cells and outputs of an earlier evaluation that asked the same question of the same weights."""
+    try:
+        grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))
+        if settings["weights"] is None or any(grid[name] != value for name, value in settings.items()):
+            return {}
+        measured = {}
+        for cell in grid["cells"]:
+            output = out / "outputs" / f"{depth_name(cell)}.txt"
+            if output.exists() and len(lines := read_lines(output)) == sentences:
+                measured[depth_name(cell)] = (cell, lines)
+        return measured
+    except (FileNotFoundError, ValueError, KeyError):
+        return {}  # no earlier evaluation, or one we cannot build on
+
+
+def _begin(out: Path, source: list[str], reference: list[str]) -> None:
+    """The first depth is measured: only now give up the outputs of an earlier, different evaluation."""
+    folder = out / "outputs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob("*.txt"):
+        stale.unlink()
+    _write_lines(folder / "source.txt", source)
+    _write_lines(folder / "reference.txt", reference)
+
+
+def _write_grid(
+    out: Path,
+    settings: dict[str, Any],
+    measured: dict[str, tuple[Cell, list[str]]],
+    source: list[str],
+    reference: list[str],
+) -> None:
+    ordered = sorted(measured.values(), key=lambda both: layers(both[0]))
+    outputs = {depth_name(cell): hypotheses for cell, hypotheses in ordered}
+    cells = sorted((cell for cell, _ in ordered), key=lambda cell: (cell["encoder"], cell["decoder"]))
+    grid = {**settings, "cells": cells, "samples": choose_samples(source, reference, outputs)}
+    write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    write_atomically(path, "".join(f"{line}\n" for line in lines))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(text.encode("utf-8"))
+    os.replace(temporary, path)
+
+
+def _hash(source: list[str], reference: list[str]) -> str:
+    return hashlib.sha256(json.dumps([source, reference]).encode()).hexdigest()
+
+
+def _weights_hash(run: Run, out: Path) -> str | None:
+    if value := getattr(run, "weights_hash", None):
+        return str(value)
+    weights = out / "model.safetensors"
+    if not weights.exists():
+        return None
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,205 @@
+"""Models = embeddings + stacks + a head. Depth comes in as plans and never as an `if`."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from anydepth.config_class import config
+from anydepth.data.collate import Batch
+from anydepth.depth import DepthConfig
+from anydepth.depth.full import FullConfig
+from anydepth.nn.attention import Packed, Padded, Sees
+from anydepth.nn.bridge import LastState
+from anydepth.nn.cache import Cache
+from anydepth.nn.embeddings import Embedding, word_vectors
+from anydepth.nn.layers import LayerConfig, initialise, make_norm
+from anydepth.nn.stack import Stack
+from anydepth.plan import Plans, Request, parse_depth
+
+
+@config
+class StackConfig:
+    """One stack: how many layers it owns and how they are chosen."""
+
+    layers: int = 6
+    """Layers the stack owns."""
+    depth: DepthConfig = FullConfig()
+    """Which of them run: see the depth policies."""
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError("layers must be at least 1")
+
+
+@config
+class TranslatorConfig:
+    """An encoder-decoder Transformer."""
+
+    type: Literal["translator"] = "translator"
+    layer: LayerConfig = LayerConfig()
+    """Shape and dropout of every layer."""
+    encoder: StackConfig = StackConfig()
+    """The source side."""
+    decoder: StackConfig = StackConfig()
+    """The target side."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Position vectors: fixed waves or a learned table."""
+    max_positions: int = 1024
+    """Longest text in tokens, end mark included."""
+    embedding_norm: bool = False
+    """Whether embeddings are normalised before the first layer (as in MBart)."""
+    tie: Literal["all", "decoder", "none"] = "all"
+    """Which word matrices are one: source, target and output (`all`, needs a joint vocabulary), target and output
+    (`decoder`), or `none`."""
+
+    def __post_init__(self) -> None:
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if self.layer.norm == "post" and stack.depth.type == "rezero":
+                raise ValueError(
+                    f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
+                    'use layer.norm = "pre" or "none"'
+                )
+
+
+class Translator(nn.Module):
+    """Source words → target words, at any planned depth."""
+
+    def __init__(self, config: TranslatorConfig, source_vocabulary: int, target_vocabulary: int, pad: int) -> None:
+        super().__init__()
+        self.config, self.pad = config, pad
+        layer = config.layer
+        source = word_vectors(source_vocabulary, layer.width)
+        target = source if config.tie == "all" else word_vectors(target_vocabulary, layer.width)
+        output = word_vectors(target_vocabulary, layer.width) if config.tie == "none" else target
+        embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
+        self.source = Embedding(source, *embed)
+        self.target = Embedding(target, *embed)
+        self.encoder = Stack(layer, config.encoder.layers, decoder=False)
+        self.decoder = Stack(layer, config.decoder.layers, decoder=True)
+        self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
+        self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
+        # every exit shares the final norms and the output matrix
+        self.bridge = LastState(final_norm(layer))
+        self.norm = final_norm(layer)
+        self.output = output
+        self.encoder.apply(initialise)
+        self.decoder.apply(initialise)
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    def depths(self) -> list[str]:
+        """Every depth this model can be run at, deepest last."""
+        return [f"{m}-{n}" for m in sorted(self.encoder_depth.plans()) for n in sorted(self.decoder_depth.plans())]
+
+    def plan(self, depth: str | None = None, key: str = "") -> Plans:
+        """The plans of a depth such as "6-2", or the deepest ones."""
+        encoder, decoder = (None, None) if depth is None else parse_depth(depth)
+        return Plans(
+            self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key))
+        )
+
+    def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
+        """The plans of one training step."""
+        request = Request(key=key)
+        return Plans(
+            self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder)
+        )
+
+    # -- computation ---------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Batch, plans: Plans) -> Tensor:
+        """Decoder states (B, T, D) of a training batch, ready for `logits`."""
+        source, target = batch.source_packing, batch.target_packing
+        if source is None or target is None:
+            sees_source: Sees = Padded((batch.source != self.pad)[:, None, None, :])
+            sees_target: Sees = Padded(None)
+            sees_memory = sees_source
+            source_positions = torch.arange(batch.source.shape[1], device=batch.source.device)[None]
+            target_positions = torch.arange(batch.target_in.shape[1], device=batch.source.device)[None]
+        else:
+            sees_source = Packed(source.starts, source.starts, source.longest, source.longest)
+            sees_target = Packed(target.starts, target.starts, target.longest, target.longest)
+            sees_memory = Packed(target.starts, source.starts, target.longest, source.longest)
+            source_positions, target_positions = source.positions, target.positions
+        memories = self.encode(batch.source, source_positions, sees_source, plans, batch.key)
+        x = self.target(batch.target_in, target_positions)
+        return self.decode(x, sees_target, memories, sees_memory, plans, batch.key)
+
+    def encode(
+        self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, key: str = ""
+    ) -> list[Tensor]:
+        """(B, S) words → what each decoder step attends to, (B, S, D) each."""
+        gates = self.encoder_depth.gates(plans.encoder, Request(key=key))
+        states = self.encoder.states(self.source(source, positions), plans.encoder, gates, sees)
+        return self.bridge(states, len(plans.decoder))
+
+    def decode(
+        self,
+        x: Tensor,
+        sees: Sees,
+        memories: list[Tensor],
+        sees_memory: Sees,
+        plans: Plans,
+        key: str = "",
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(B, T, D) embedded target words → (B, T, D) normalised states."""
+        gates = self.decoder_depth.gates(plans.decoder, Request(key=key))
+        for state in self.decoder.states(x, plans.decoder, gates, sees, memories, sees_memory, cache):
+            x = state
+        return self.norm(x)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(…, D) → (…, V)"""
+        return F.linear(states, self.output.weight)
+
+    def start(self, source: Tensor, plans: Plans, key: str = "") -> "TranslatorDecoder":
+        """Reads (B, S) padded sources and makes the decoder that a search drives."""
+        self.source.check_length(source.shape[1])
+        sees = Padded((source != self.pad)[:, None, None, :])
+        positions = torch.arange(source.shape[1], device=source.device)[None]
+        return TranslatorDecoder(self, self.encode(source, positions, sees, plans, key), sees, plans, key)
+
+
+class TranslatorDecoder:
+    """One growing translation per row: the `Decoder` that searches drive."""
+
+    def __init__(self, model: Translator, memories: list[Tensor], sees: Padded, plans: Plans, key: str) -> None:
+        self.model, self.memories, self.sees, self.plans, self.key = model, memories, sees, plans, key
+        self.cache = Cache(len(plans.decoder))
+        self.rows = memories[0].shape[0] if memories else 0
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """(R,) the last word of every row → (R, V) logits of the next."""
+        model, position = self.model, self.cache.length
+        model.target.check_length(position + 1)
+        positions = torch.full((1, 1), position, device=tokens.device)
+        x = model.target(tokens[:, None], positions)
+        x = model.decode(x, Padded(None), self.memories, self.sees, self.plans, self.key, self.cache)
+        self.cache.length += 1
+        return model.logits(x[:, -1])
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on with what row rows[i] was. Where the number of rows stays, every row keeps its sentence."""
+        changes = rows.shape[0] != self.rows
+        self.rows = rows.shape[0]
+        self.cache.reorder(rows, changes)
+        if changes:
+            assert self.sees.keys is not None
+            self.sees = Padded(self.sees.keys[rows])
+            self.memories = reordered(self.memories, rows)
+
+
+def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:
+    """Each memory's rows, copied once where several steps share a memory."""
+    done: dict[int, Tensor] = {}
+    return [done.setdefault(id(m), m[rows]) if id(m) not in done else done[id(m)] for m in memories]
+
+
+def final_norm(layer: LayerConfig) -> nn.Module:
+    """Post-norm layers end normalised; the others need one norm at the end."""
+    return make_norm(layer) if layer.norm == "pre" else nn.Identity()
+
+

@@ -1,0 +1,111 @@
+"""Attention, and what a query may see: a padded batch's real words, or its own sentence in a packed one.
+
+A padded batch is (B, T) with padding on the right. A packed batch is (1, N): all sentences one after the other, no
+padding, one shape for every step. Both compute the same function; on a GPU the packed one wastes nothing.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anydepth.nn.cache import Slot
+
+
+class Padded(NamedTuple):
+    """Keys that may be seen: a (B, 1, 1, S) mask, True where there is a word; None means all."""
+
+    keys: Tensor | None
+
+
+class Packed(NamedTuple):
+    """Sentence i owns the queries query_starts[i]:query_starts[i+1] and sees the keys key_starts[i]:key_starts[i+1]."""
+
+    query_starts: Tensor
+    key_starts: Tensor
+    longest_query: int
+    longest_key: int
+
+
+Sees = Padded | Packed
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sees: Sees, causal: bool, dropout: float) -> Tensor:
+    """softmax(q kᵀ / √d) v over (B, T, H, d) queries and (B, S, H, d) keys and values → (B, T, H, d)."""
+    if isinstance(sees, Packed):
+        return attend_packed(q, k, v, sees, causal, dropout)
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    # padding stands on the right, so a causal mask already hides it from every real query
+    mask = None if causal else sees.keys
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal).transpose(1, 2)
+
+
+def attend_packed(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float) -> Tensor:
+    if not q.is_cuda:  # the slow twin: one masked product over the whole pack
+        mask = same_sentence(sees, q.shape[1], k.shape[1], causal)
+        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout).transpose(1, 2)
+    # the public varlen function has no dropout; this is the operator behind it
+    out = torch.ops.aten._flash_attention_forward(
+        q[0], k[0], v[0], sees.query_starts, sees.key_starts, sees.longest_query, sees.longest_key,
+        dropout, causal, False,
+    )  # fmt: skip
+    return out[0].unsqueeze(0)
+
+
+def same_sentence(sees: Packed, queries: int, keys: int, causal: bool) -> Tensor:
+    """(queries, keys) True where query and key belong to the same sentence and, if causal, the key is not later."""
+    query, key = torch.arange(queries), torch.arange(keys)
+    query_sentence = torch.searchsorted(sees.query_starts, query, right=True)
+    key_sentence = torch.searchsorted(sees.key_starts, key, right=True)
+    mask = query_sentence[:, None] == key_sentence[None, :]
+    return mask & (key[None, :] <= query[:, None]) if causal else mask
+
+
+class SelfAttention(nn.Module):
+    """Words attend to the words of their own side: all of them, or those not later than themselves (causal)."""
+
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def forward(self, x: Tensor, sees: Sees, slot: Slot | None = None) -> Tensor:
+        q, k, v = split_heads(self.qkv(x), 3, self.heads)
+        dropout = self.dropout if self.training else 0.0
+        if slot is None:
+            attended = attend(q, k, v, sees, self.causal, dropout)
+        else:
+            k, v = slot.append(k, v)
+            attended = attend(q, k, v, Padded(None), causal=False, dropout=dropout)
+        return self.out(attended.flatten(2))
+
+
+class CrossAttention(nn.Module):
+    """Target words attend to the encoder's states."""
+
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(width, 2 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+
+    def forward(self, x: Tensor, memory: Tensor, sees: Sees, slot: Slot | None = None) -> Tensor:
+        (q,) = split_heads(self.query(x), 1, self.heads)
+        if slot is None:
+            k, v = split_heads(self.key_value(memory), 2, self.heads)
+        else:
+            if slot.memory is None:  # the same for every word of a translation: computed once
+                k, v = split_heads(self.key_value(memory), 2, self.heads)
+                slot.memory = (k, v)
+            k, v = slot.memory
+        attended = attend(q, k, v, sees, causal=False, dropout=self.dropout if self.training else 0.0)
+        return self.out(attended.flatten(2))
+
+
+def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """(B, T, parts·D) → parts tensors (B, T, H, D/H)."""
+    return x.unflatten(2, (parts, heads, -1)).unbind(2)

@@ -1,0 +1,54 @@
+"""What a decoder remembers between words: one slot per plan step, never per layer (recurrent plans visit a layer
+several times, each time with other keys and values)."""
+
+from torch import Tensor
+
+GROWTH = 64
+"""Positions a slot grows by when it is full."""
+
+
+class Slot:
+    """Keys and values of one plan step, (R, T, H, d), and those of the encoder's memory."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.memory: tuple[Tensor, Tensor] | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds (R, n, H, d) keys and values and gives all so far."""
+        end = self.length + key.shape[1]
+        self.keys, self.values = grown(self.keys, key, end), grown(self.values, value, end)
+        self.keys[:, self.length : end] = key
+        self.values[:, self.length : end] = value
+        self.length = end
+        return self.keys[:, :end], self.values[:, :end]
+
+    def reorder(self, rows: Tensor, sentences_change: bool) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+        if sentences_change and self.memory is not None:
+            self.memory = self.memory[0][rows], self.memory[1][rows]
+
+
+def grown(buffer: Tensor | None, like: Tensor, length: int) -> Tensor:
+    """A buffer with room for `length` positions, what it held kept."""
+    if buffer is not None and buffer.shape[1] >= length:
+        return buffer
+    room = like.new_zeros(like.shape[0], GROWTH * -(-length // GROWTH), *like.shape[2:])
+    if buffer is not None:
+        room[:, : buffer.shape[1]] = buffer
+    return room
+
+
+class Cache:
+    """The slots of one plan, and which encoder rows the decoder's rows belong to."""
+
+    def __init__(self, steps: int) -> None:
+        self.slots = [Slot() for _ in range(steps)]
+        self.length = 0
+
+    def reorder(self, rows: Tensor, sentences_change: bool) -> None:
+        for slot in self.slots:
+            slot.reorder(rows, sentences_change)

@@ -1,0 +1,61 @@
+"""Words and their positions as vectors."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anydepth.errors import UserError
+
+Positions = Literal["sinusoidal", "learned"]
+
+
+class Embedding(nn.Module):
+    """√D · E[word] + P[position], normalised if asked, then dropout. The matrix E may be shared."""
+
+    def __init__(
+        self, words: nn.Embedding, positions: Positions, longest: int, norm: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        width = words.embedding_dim
+        self.words = words
+        self.scale = math.sqrt(width)
+        self.dropout = dropout
+        self.longest = longest
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.learned = nn.Embedding(longest, width) if positions == "learned" else None
+        if self.learned is not None:
+            nn.init.normal_(self.learned.weight, std=width**-0.5)
+        else:
+            self.register_buffer("waves", sinusoids(longest, width), persistent=False)
+
+    def forward(self, words: Tensor, positions: Tensor) -> Tensor:
+        """(B, T) words and (B or 1, T) positions → (B, T, D)."""
+        if self.learned is not None:
+            where = self.learned(positions)
+        else:
+            where = F.embedding(positions, self.waves)
+        x = F.dropout(self.norm(self.words(words) * self.scale + where), self.dropout, self.training)
+        # under autocast the whole residual stream is kept in the compute type: half the memory traffic
+        kind = x.device.type
+        return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+    def check_length(self, length: int) -> None:
+        if length > self.longest:
+            raise UserError(f"a text of {length} tokens: this model has positions for {self.longest}")
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(length, width) sines in the first half, cosines in the second, wavelengths 2π … 10000 · 2π."""
+    frequency = 10000.0 ** (-torch.arange(0, width, 2) / width)
+    angle = torch.arange(length)[:, None] * frequency[None, :]
+    return torch.cat([angle.sin(), angle.cos()[:, : width // 2]], dim=1)
+
+
+def word_vectors(vocabulary: int, width: int) -> nn.Embedding:
+    """Scaled so that √D · E has unit variance."""
+    words = nn.Embedding(vocabulary, width)
+    nn.init.normal_(words.weight, std=width**-0.5)
+    return words

@@ -1,0 +1,114 @@
+"""One Transformer layer. The residual additions live here, because a gate z scales each branch:
+
+    pre-norm    x + z · F(norm(x))          post-norm    norm(x + F(x))          no norm    x + z · F(x)
+"""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anydepth.config_class import config
+from anydepth.nn.attention import CrossAttention, Sees, SelfAttention
+from anydepth.nn.cache import Slot
+
+
+@config
+class LayerConfig:
+    """The shape of every layer, and its dropout."""
+
+    width: int = 512
+    """Size D of a word's state."""
+    ffn: int = 2048
+    """Inner size of the feed-forward part."""
+    heads: int = 8
+    """Attention heads; they divide the width."""
+    norm: Literal["pre", "post", "none"] = "pre"
+    """Where layer normalisation stands. Gated policies need `pre` or `none`."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Non-linearity of the feed-forward part."""
+    attention_bias: bool = True
+    """Whether the attention projections have biases."""
+    dropout: float = 0.1
+    """Dropout on embeddings and on each residual branch."""
+    attention_dropout: float = 0.0
+    """Dropout on attention weights."""
+    activation_dropout: float = 0.0
+    """Dropout inside the feed-forward part."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "ffn", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide the width {self.width}")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1")
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention where there is a memory, feed-forward."""
+
+    def __init__(self, config: LayerConfig, decoder: bool) -> None:
+        super().__init__()
+        width, heads, bias, drop = config.width, config.heads, config.attention_bias, config.attention_dropout
+        self.norm_first = config.norm == "pre"
+        self.norm_last = config.norm == "post"
+        self.dropout, self.activation_dropout = config.dropout, config.activation_dropout
+        self.activation = F.relu if config.activation == "relu" else F.gelu
+        self.attention = SelfAttention(width, heads, bias, drop, causal=decoder)
+        self.attention_norm = make_norm(config)
+        self.cross = CrossAttention(width, heads, bias, drop) if decoder else None
+        self.cross_norm = make_norm(config) if decoder else None
+        self.grow = nn.Linear(width, config.ffn)
+        self.shrink = nn.Linear(config.ffn, width)
+        self.ffn_norm = make_norm(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        gate: Tensor | None,
+        sees: Sees,
+        memory: Tensor | None = None,
+        sees_memory: Sees | None = None,
+        slot: Slot | None = None,
+    ) -> Tensor:
+        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, or None for 1."""
+        branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
+        x = self.leave(x, branch, gate, self.attention_norm)
+        if self.cross is not None:
+            assert self.cross_norm is not None and memory is not None and sees_memory is not None
+            branch = self.cross(self.enter(x, self.cross_norm), memory, sees_memory, slot)
+            x = self.leave(x, branch, gate, self.cross_norm)
+        branch = self.feed_forward(self.enter(x, self.ffn_norm))
+        return self.leave(x, branch, gate, self.ffn_norm)
+
+    def enter(self, x: Tensor, norm: nn.Module) -> Tensor:
+        return norm(x) if self.norm_first else x
+
+    def leave(self, x: Tensor, branch: Tensor, gate: Tensor | None, norm: nn.Module) -> Tensor:
+        branch = F.dropout(branch, self.dropout, self.training)
+        x = x + (branch if gate is None else gate.to(branch.dtype) * branch)
+        return norm(x) if self.norm_last else x
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        return self.shrink(F.dropout(self.activation(self.grow(x)), self.activation_dropout, self.training))
+
+
+def make_norm(config: LayerConfig) -> nn.Module:
+    return nn.Identity() if config.norm == "none" else nn.LayerNorm(config.width)
+
+
+def initialise(module: nn.Module) -> None:
+    """Xavier-uniform matrices, each D × D part of a fused projection by itself; biases 0."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    if isinstance(module, SelfAttention):
+        for part in module.qkv.weight.chunk(3):
+            nn.init.xavier_uniform_(part, gain=2**-0.5)
+    if isinstance(module, CrossAttention):
+        for part in module.key_value.weight.chunk(2):
+            nn.init.xavier_uniform_(part, gain=2**-0.5)

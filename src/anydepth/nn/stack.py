@@ -1,0 +1,53 @@
+"""A stack runs a plan: the whole idea in one loop."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from anydepth.nn.attention import Sees
+from anydepth.nn.cache import Cache
+from anydepth.nn.layers import Layer, LayerConfig
+from anydepth.plan import Plan
+
+
+class Stack(nn.Module):
+    """L layers, and no opinion about which of them run."""
+
+    recompute = False
+    """Keep only each layer's input and compute the rest again in the backward pass (activation checkpointing)."""
+
+    def __init__(self, config: LayerConfig, layers: int, decoder: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(layers))
+        self.train_layer = Layer.__call__
+
+    def compile_layers(self, dynamic: bool = False) -> None:
+        """Compiles the layer for training, once for all layers and all plans (compiling the stack would make a graph
+        for every plan). Inference keeps the plain layer: its shapes change with every word."""
+        self.train_layer = torch.compile(Layer.__call__, dynamic=dynamic)
+
+    def states(
+        self,
+        x: Tensor,
+        plan: Plan,
+        gates: Tensor | None,
+        sees: Sees,
+        memories: Sequence[Tensor] | None = None,
+        sees_memory: Sees | None = None,
+        cache: Cache | None = None,
+    ) -> Iterator[Tensor]:
+        """x_0 … x_K. To exit early, stop asking.
+
+        gates (K,) scale the steps; memories are what each step's cross-attention reads; the cache has a slot a step.
+        """
+        yield x
+        for step, layer in enumerate(plan.layers):
+            gate = None if gates is None else gates[step]
+            memory = None if memories is None else memories[step]
+            slot = None if cache is None else cache.slots[step]
+            run = self.train_layer if self.training else Layer.__call__
+            given = (self.layers[layer], x, gate, sees, memory, sees_memory, slot)
+            x = checkpoint(run, *given, use_reentrant=False) if self.recompute and self.training else run(*given)
+            yield x

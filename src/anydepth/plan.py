@@ -1,0 +1,64 @@
+"""Depth is data: which layers run, in which order.
+
+    x_{k+1} = x_k + z_k · F_{l_k}(x_k)
+
+A depth policy (`depth/`) turns a `Request` into a `Plan`, the layers l_0 … l_{K-1} of one stack. Not listed means not
+computed, listed twice means recurrent. A plan is plain hashable numbers, so that caches, exports and reports can be
+keyed by it; the gates z are tensors and travel beside it.
+
+Shapes, everywhere in this library:
+    B  sentences of a batch         D  width of the model
+    T  target positions             H  attention heads
+    S  source positions             V  vocabulary
+    L  layers a stack owns          K  steps of a plan
+    R  rows of a search (B × beam)  N  words of a packed batch
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from anydepth.errors import UserError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layers one stack runs, in order, counted from 0."""
+
+    layers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a policy may base its plan on."""
+
+    depth: int | None = None
+    """Layers wanted; None asks for the policy's deepest plan."""
+    key: str = ""
+    """Language, language pair or task, for policies that plan per key."""
+    tokens: Tensor | None = None
+    """(B, T) the input itself, for policies that plan per word."""
+
+
+class Plans(NamedTuple):
+    """One plan for each stack of an encoder-decoder."""
+
+    encoder: Plan
+    decoder: Plan
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.encoder)}-{len(self.decoder)}"
+
+
+def parse_depth(text: str) -> tuple[int, int]:
+    """'6-2' → (6, 2): encoder layers, decoder layers."""
+    match = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", text)
+    if not match:
+        raise UserError(f"depth {text!r}: expected encoder-decoder layers, for example 6-2")
+    return int(match[1]), int(match[2])

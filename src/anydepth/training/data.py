@@ -1,0 +1,103 @@
+"""From a recipe's corpora to a stream of batches that knows its place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.progress import Progress
+
+from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.collate import Batch, prefetch, stream
+from anydepth.data.store import Store, tokenize_all
+from anydepth.data.tokenizer import TokenizerPair, build
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.training.distributed import Ranks, first_does
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+
+
+@dataclass
+class TrainingData:
+    """Tokenizers, the training stream with its position, and the dev set."""
+
+    tokenizers: TokenizerPair
+    batches: Batches
+    dev: Store | None
+    batching: BatchingConfig
+    device: torch.device
+    position: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.position = self.batches.position()
+
+    @property
+    def epoch(self) -> float:
+        return float(self.position["epoch"])
+
+    def seek(self, position: dict[str, Any]) -> None:
+        self.batches.seek(position)
+        self.position = position
+
+    @contextmanager
+    def stream(self) -> Iterator[Iterator[Batch]]:
+        """Batches on the device, made ahead by a background thread; `position` follows what was taken."""
+        with prefetch(stream(self.batches, pin=self.device.type == "cuda")) as ahead:
+            yield self._follow(ahead)
+
+    def _follow(self, ahead: Iterator[tuple[Batch, dict[str, Any]]]) -> Iterator[Batch]:
+        for batch, position in ahead:
+            self.position = position
+            yield batch.to(self.device)
+
+    def build_model(self, config: "Config") -> Translator:
+        source, target = self.tokenizers.source, self.tokenizers.target
+        if source.pad != target.pad:
+            raise UserError(f"tokenizers: padding is {source.pad} in the source's and {target.pad} in the target's")
+        return Translator(config.model, len(source), len(target), target.pad)
+
+
+def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
+    """Builds the tokenizers and tokenizes the corpora; rank 0 does the work, the others read the result."""
+    first_does(ranks, lambda: tokenize_corpora(config, out, quiet))
+    tokenizers = TokenizerPair.load(out)
+    train = tokenize_all(config.data, "train", tokenizers, out / "data")
+    dev = tokenize_all(config.data, "dev", tokenizers, out / "data")
+    layout = config.batching.layout
+    if layout == "auto":
+        layout = "packed" if ranks.device.type == "cuda" and config.training.precision != "fp32" else "padded"
+    batching = replace(config.batching, layout=layout)
+    batches = Batches(
+        train,
+        batching,
+        seed=config.seed,
+        temperature=config.data.temperature,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+    return TrainingData(tokenizers, batches, dev[0] if dev else None, batching, ranks.device)
+
+
+def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=quiet)
+    if not any(out.glob("tokenizer*.json")):
+        build(config.tokenizer, config.data, lambda text: console.print(text, highlight=False)).save(out)
+    tokenizers = TokenizerPair.load(out)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(f"tokenizing {name}", total=total)
+            bar.update(tasks[name], completed=done)
+
+        for split in ("train", "dev"):
+            for store in tokenize_all(config.data, split, tokenizers, out / "data", show):
+                if summary := store.skips.summary():
+                    console.print(f"{split}: {summary}", highlight=False)

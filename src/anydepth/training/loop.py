@@ -1,0 +1,280 @@
+"""Training, from raw text to a run folder: `train` reads from top to bottom."""
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.training import checkpoint
+from anydepth.training.data import TrainingData, prepare
+from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
+from anydepth.training.journal import Journal
+from anydepth.training.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from anydepth.training.settings import TrainingConfig
+from anydepth.training.step import Step, Sums, mixed
+from anydepth.training.validation import validate
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+
+
+def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False) -> Path:
+    """Trains what the configuration describes into the folder `out`."""
+    settings, ranks = config.training, join(config.training.device)
+    first_does(ranks, lambda: open_run(config, out, resume))
+    data = prepare(config, out, ranks, quiet)
+    torch.manual_seed(mixed(config.seed, 0))
+    model = data.build_model(config).to(ranks.device)
+    share_weights(model, ranks)
+    optimizer = build_optimizer(settings.optimizer, model)
+    with Journal(out, settings.steps, settings.tensorboard, quiet or not ranks.first) as journal:
+        run = Training(config, out, ranks, data, model, optimizer, journal)
+        if resume:
+            run.restore()
+        if run.progress.finished:
+            journal.say(f"{out} is finished after {run.progress.step} steps; nothing to do")
+            return out
+        step_once = Step(model, optimizer, settings, config.seed, ranks)
+        clock = time.monotonic() - run.progress.seconds
+        stopping = False
+        with stop_politely() as stop, data.stream() as batches:
+            while not run.enough():
+                run.window.add(step_once(run.progress.step + 1, [next(batches) for _ in range(settings.accumulate)]))
+                run.progress.step += 1
+                if ranks.world == 1 or run.due(settings.log_every):  # agreeing makes a GPU wait
+                    run.progress.seconds = agree(time.monotonic() - clock, ranks)
+                    stopping = bool(agree(stop.asked, ranks))
+                run.log()
+                if run.due(settings.validate_every):
+                    run.compare()
+                if run.due(settings.save_every) or stopping:
+                    run.save()
+                if stopping:
+                    journal.say(f"stopped after step {run.progress.step}; go on with --resume")
+                    raise KeyboardInterrupt
+        run.finish()
+    leave()
+    return out
+
+
+@dataclass
+class Progress:
+    """Where a training stands: with weights, optimizer and place in the data, all that a resume needs."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_loss: float = math.inf
+    best_step: int = 0
+    without_gain: int = 0
+    finished: bool = False
+
+
+@dataclass
+class Training:
+    """The parts of one training, and what is done with them between steps."""
+
+    config: "Config"
+    out: Path
+    ranks: Ranks
+    data: TrainingData
+    model: Translator
+    optimizer: torch.optim.Optimizer
+    journal: Journal
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.settings = self.config.training
+        self.window = Window(explosion=4 * math.log(self.model.output.num_embeddings))
+
+    def enough(self) -> bool:
+        """Out of steps, of time or of patience."""
+        progress, settings = self.progress, self.settings
+        too_late = 0 < settings.seconds <= progress.seconds
+        return progress.step >= settings.steps or too_late or 0 < settings.patience <= progress.without_gain
+
+    def due(self, every: int) -> bool:
+        return every > 0 and self.progress.step % every == 0
+
+    def log(self) -> None:
+        self.journal.advance(self.progress.step)
+        last = self.due(self.settings.log_every)
+        if last or self.ranks.device.type == "cpu":  # on a GPU every look at a number makes it wait
+            self.window.check(self.progress.step, self.out)
+        if last:
+            line = self.window.close(self.progress)
+            line["epoch"] = self.data.epoch
+            line["learning_rate"] = learning_rate(self.settings.optimizer, self.progress.step, self.settings.steps)
+            self.journal.write(line)
+
+    def restore(self) -> None:
+        """Goes back to the newest whole checkpoint, or to the very start if there is none yet."""
+        found = checkpoint.newest(self.out / "checkpoints")
+        self.journal.rewind(found.step if found else 0)
+        if found is None:
+            return
+        checkpoint.load_weights(self.model, found.tensors["model"])
+        restore_optimizer(self.optimizer, self.model, found.tensors["optimizer"])
+        self.data.seek(found.state["position"])
+        self.progress = Progress(**found.state["progress"])
+        self.window.begin(self.progress)
+        if found.state["machine"] != machine():
+            self.journal.say(f"warning: saved with {found.state['machine']}, resumed with {machine()}: bits may differ")
+        self.journal.say(f"resumed after step {found.step}")
+
+    def save(self) -> None:
+        """A checkpoint, unless the weights are spoilt."""
+        self.window.check(self.progress.step, self.out)
+        first_does(self.ranks, self.write_checkpoint)
+
+    def write_checkpoint(self) -> None:
+        tensors = {
+            "model": checkpoint.weights(self.model),
+            "optimizer": optimizer_tensors(self.optimizer, self.model),
+        }
+        state = {"progress": asdict(self.progress), "position": self.data.position, "machine": machine()}
+        checkpoint.save(self.out / "checkpoints", self.progress.step, tensors, state, self.settings.keep)
+
+    def dev_loss(self, kind: str) -> float:
+        """Mean loss over the validated depths; infinite without a dev set."""
+        loss = math.inf
+        if self.data.dev is not None and self.ranks.first:
+            lines = validate(self.config, self.model, self.data, self.ranks.device)
+            for line in lines:
+                self.journal.write({"step": self.progress.step, "kind": kind, "seconds": self.progress.seconds} | line)
+            loss = sum(line["loss"] for line in lines) / len(lines)
+        return agree(loss, self.ranks)
+
+    def compare(self) -> None:
+        """Validates, and keeps the weights if they are the best so far."""
+        loss, progress = self.dev_loss("valid"), self.progress
+        if loss < progress.best_loss:
+            progress.best_loss, progress.best_step, progress.without_gain = loss, progress.step, 0
+            self.release()
+        else:
+            progress.without_gain += 1
+
+    def release(self) -> None:
+        """These weights are the model until better ones come."""
+        first_does(
+            self.ranks,
+            lambda: checkpoint.write_weights(checkpoint.weights(self.model), self.out / "model.safetensors"),
+        )
+
+    def finish(self) -> None:
+        """The last validation and checkpoint; then the mean of the last checkpoints, if it is better than the best."""
+        if not self.due(self.settings.validate_every):
+            self.compare()
+        self.progress.finished = True
+        self.save()
+        last = checkpoint.steps(self.out / "checkpoints")[-self.settings.average :]
+        if len(last) > 1:
+            checkpoint.load_weights(self.model, checkpoint.average(last))
+            if (loss := self.dev_loss("average")) < self.progress.best_loss or self.data.dev is None:
+                self.release()
+                self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: loss {loss:.3f}")
+        elif self.data.dev is None:
+            self.release()
+
+
+class Window:
+    """Sums since the last line of the journal, on the device until they are read."""
+
+    def __init__(self, explosion: float) -> None:
+        self.explosion = explosion
+        self.steps: list[Sums] = []
+        self.begin(Progress())
+
+    def begin(self, progress: Progress) -> None:
+        self.steps = []
+        self.seconds = progress.seconds
+
+    def add(self, sums: Sums) -> None:
+        self.steps.append(sums)
+
+    def close(self, progress: Progress) -> dict[str, Any]:
+        """The line for the journal; a new window begins."""
+        loss, nll, tokens, norm = torch.stack([torch.stack(sums) for sums in self.steps]).double().mean(0).tolist()
+        line = {
+            "step": progress.step,
+            "kind": "train",
+            "loss": loss / tokens,
+            "nll": nll / tokens,
+            "gradient_norm": norm,
+            "tokens_per_second": tokens * len(self.steps) / max(1e-9, progress.seconds - self.seconds),
+            "seconds": progress.seconds,
+        }
+        self.begin(progress)
+        return line
+
+    def check(self, step: int, out: Path) -> None:
+        """Stops a training that is lost."""
+        for sums in self.steps[-1:]:
+            nll = float(sums.nll / sums.tokens)
+            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > self.explosion:
+                raise Diverged(
+                    f"training diverged at step {step}: {nll:.3g} nats a word. The last good state is kept in "
+                    f"{out / 'checkpoints'}; try a lower training.optimizer.learning_rate, a longer warm-up or clip"
+                )
+
+
+class Diverged(UserError):
+    """The loss is not a number, or far above where it began."""
+
+
+def open_run(config: "Config", out: Path, resume: bool) -> None:
+    """Makes the run folder, or checks that the one to resume was made with these settings."""
+    from anydepth.config import dump, load
+
+    saved = out / "config.toml"
+    if saved.exists() and not resume:
+        raise UserError(f"{out} already holds a run: give --resume to go on with it, or another --out")
+    if resume and not saved.exists():
+        raise UserError(f"{out}: nothing to resume, there is no config.toml")
+    if resume:
+        before, now = asdict(load(saved)), asdict(config)
+        changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]
+        if changed:
+            raise UserError(f"{out}: cannot resume with other settings in [{changed[0]}] than {saved} has")
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_text(dump(config), saved)
+
+
+def machine() -> dict[str, Any]:
+    """What bit-identical results depend on besides weights and data."""
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+@dataclass
+class Stop:
+    asked: bool = False
+
+
+@contextmanager
+def stop_politely() -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM let the step end and a checkpoint be written; a second Ctrl-C does not wait."""
+    stop = Stop()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,62 @@
+"""How good a model is on the dev set, at the depths asked for."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anydepth.data.batching import BatchingConfig, Limits, one_pass
+from anydepth.data.collate import collate
+from anydepth.data.store import Store
+from anydepth.models import Translator
+from anydepth.objectives.single import single
+from anydepth.plan import Plans
+from anydepth.training.data import TrainingData
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+
+
+@torch.no_grad()
+def validate(config: "Config", model: Translator, data: TrainingData, device: torch.device) -> list[dict[str, Any]]:
+    """One line for the journal per depth: loss, perplexity, and BLEU and chrF of greedy translations."""
+    assert data.dev is not None
+    model.eval()
+    lines = []
+    for depth in config.training.validate_depths or (model.plan().name,):
+        nll = nll_per_word(model, data.dev, model.plan(depth), device)
+        line: dict[str, Any] = {"depth": depth, "loss": nll, "perplexity": math.exp(min(nll, 50))}
+        if config.training.validate_sentences:
+            line |= scores(config, model, data, depth)
+        lines.append(line)
+    model.train()
+    return lines
+
+
+def nll_per_word(model: Translator, store: Store, plans: Plans, device: torch.device) -> float:
+    """Mean negative log-likelihood of a target word, without label smoothing, in full precision."""
+    config = BatchingConfig(tokens=max(4096, store.longest_target + 8), layout="padded")
+    limits = Limits.of([store], config)
+    total, words = torch.zeros((), dtype=torch.double, device=device), 0
+    for pairs in one_pass(store, config, limits):
+        batch = collate(store, pairs, limits).to(device)
+        total += single(model, batch, plans).nll.double()
+        words += batch.tokens
+    return float(total) / words
+
+
+def scores(config: "Config", model: Translator, data: TrainingData, depth: str) -> dict[str, float]:
+    from anydepth.data.corpora import Skips, read_pairs
+    from anydepth.evaluation.metrics import score
+    from anydepth.run import Run
+
+    assert config.data.dev is not None
+    pairs = []
+    for pair in read_pairs(config.data.dev, "dev", Skips()):
+        pairs.append(pair)
+        if len(pairs) == config.training.validate_sentences:
+            break
+    run = Run(config, model, data.tokenizers)
+    hypotheses = run.translate([source for source, _ in pairs], depth, beam=1)
+    found = score(hypotheses, [target for _, target in pairs])
+    return {"bleu": found.bleu, "chrf": found.chrf}

@@ -1,0 +1,65 @@
+"""Small models and batches that several tests share."""
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+from anydepth.data.collate import Batch
+from anydepth.depth import DepthConfig
+from anydepth.depth.full import FullConfig
+from anydepth.models import StackConfig, Translator, TranslatorConfig
+from anydepth.nn.layers import LayerConfig
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_seed() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def tiny_translator(
+    depth: DepthConfig = FullConfig(), layers: int = 4, vocabulary: int = 23, norm: str | None = None, **settings: Any
+) -> Translator:
+    """A random model of a few thousand weights, without dropout."""
+    norm = norm or ("none" if depth.type == "rezero" else "pre")
+    layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0)
+    stack = StackConfig(layers=layers, depth=depth)
+    model = Translator(
+        TranslatorConfig(layer=layer, encoder=stack, decoder=stack, **settings), vocabulary, vocabulary, PAD
+    )
+    for parameter in model.parameters():  # also those that start at 0 or 1
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def random_batch(lengths: list[tuple[int, int]], vocabulary: int = 23) -> Batch:
+    """Padded random sentences of the given (source, target) lengths, end marks included."""
+    generator = torch.Generator().manual_seed(1)
+
+    def side(sizes: list[int]) -> torch.Tensor:
+        rows = torch.full((len(sizes), max(sizes)), PAD)
+        for row, size in zip(rows, sizes):
+            row[: size - 1] = torch.randint(4, vocabulary, (size - 1,), generator=generator)
+            row[size - 1] = EOS
+        return rows
+
+    source, target = side([s for s, _ in lengths]), side([t for _, t in lengths])
+    shifted = torch.cat([torch.full((len(lengths), 1), BOS), target[:, :-1]], 1)
+    shifted[shifted == EOS] = PAD
+    return Batch(
+        source=source,
+        target_in=shifted,
+        target_out=target,
+        source_packing=None,
+        target_packing=None,
+        key="",
+        tokens=sum(t for _, t in lengths),
+        sentences=len(lengths),
+    )
