@@ -86,12 +86,11 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "settings") -> C
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name}: not valid TOML: {error}") from None
+        reason = str(error).replace("end of document", f"the end, line {text.count(chr(10)) + 1}")
+        raise UserError(f"{name}: not valid TOML: {reason}") from None
     schema = values.get("schema", SCHEMA)
     if type(schema) is int and schema > SCHEMA:
-        raise UserError(
-            f"{name}: was written by a newer anydepth (schema {schema}; this one reads up to {SCHEMA})"
-        )
+        raise UserError(f"{name}: was written by a newer anydepth (schema {schema}; this one reads up to {SCHEMA})")
     return read(Config, values, overrides, name)
 
 
@@ -179,11 +178,7 @@ def docstrings(kind: type) -> dict[str, str]:
     assert isinstance(parsed, ast.ClassDef)
     texts = {"": ast.get_docstring(parsed) or ""}
     for field, text in itertools.pairwise(parsed.body):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-        ):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
             texts[ast.unparse(field.target)] = str(text.value.value)
     return texts
 

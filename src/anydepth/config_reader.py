@@ -25,9 +25,7 @@ WRONG: Any = object()
 """Stands for a value that could not be built; the reason is among the problems."""
 
 
-def read(
-    kind: type[Kind], values: dict[str, Any], overrides: Sequence[str] = (), name: str = "settings"
-) -> Kind:
+def read(kind: type[Kind], values: dict[str, Any], overrides: Sequence[str] = (), name: str = "settings") -> Kind:
     """A config class from a TOML table; all mistakes in one `UserError`, a line each, led by `name`."""
     changed = [override(values, setting) for setting in overrides]
     problems: Problems = {}

@@ -1,5 +1,6 @@
 """What a model costs at every depth, counted without training it or even holding its weights."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,14 +22,14 @@ NUMBER_BYTES = 4
 """Bytes of a number in the decoder's cache (fp32)."""
 
 
-def describe_path(path: Path) -> dict[str, Any]:
+def describe_path(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Of a recipe, or of a run with its own vocabulary."""
     if not path.is_dir():
-        return describe(load(path))
+        return describe(load(path, overrides))
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: not a run, it has no config.toml; expected a run's folder or a recipe.toml")
-    tokenizers = TokenizerPair.load(path)
-    return describe(load(path / "config.toml"), (len(tokenizers.source), len(tokenizers.target)))
+    config, tokenizers = load(path / "config.toml", overrides), TokenizerPair.load(path)
+    return describe(config, (len(tokenizers.source), len(tokenizers.target)))
 
 
 def describe(config: Config, vocabularies: tuple[int, int] | None = None) -> dict[str, Any]:

@@ -1,13 +1,21 @@
 """Reading settings: what is right comes through exactly, what is wrong says where and what was expected."""
 
+import dataclasses
+import typing
 from dataclasses import field
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from anydepth.config import SCHEMA, Config, collect, docstrings, dump, load, loads, reference
 from anydepth.config_class import config
-from anydepth.config_reader import in_words, read, toml_value
+from anydepth.config_reader import in_words, members, read, toml_value
+from anydepth.depth import DepthConfig
 from anydepth.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+RECIPES = [*sorted((ROOT / "recipes").glob("*/*.toml")), ROOT / "src/anydepth/quickstart.toml"]
 
 
 @config
@@ -125,9 +133,7 @@ def test_overrides_change_tables_and_lists() -> None:
     values = {"name": "a", "more": [{"type": "round"}, {"type": "square"}]}
     overrides = ["steps=7", "more.1.side=3", "name=b c", "shape.type=square", "shape.side=2", "sizes=[1, 2]"]
     drawing = read(Drawing, values, overrides)
-    assert drawing == Drawing(
-        name="b c", steps=7, shape=Square(side=2), sizes=(1, 2), more=(Round(), Square(side=3))
-    )
+    assert drawing == Drawing(name="b c", steps=7, shape=Square(side=2), sizes=(1, 2), more=(Round(), Square(side=3)))
 
 
 @pytest.mark.parametrize(
@@ -168,3 +174,74 @@ def test_types_in_words() -> None:
     assert in_words(tuple[float, float]) == "a list of 2 numbers"
     assert in_words(int | Literal["auto"] | None) == "an integer or 'auto'"
     assert in_words(Round | Square) == "a table"
+
+
+# ---- the whole configuration
+
+
+def every_class() -> list[type]:
+    places: dict[type, list[str]] = {}
+    collect(Config, "", places)
+    return list(places)
+
+
+def test_an_empty_recipe_is_complete() -> None:
+    assert loads("") == Config()
+    assert loads(dump(Config())) == Config()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_recipes_survive_the_round_trip(recipe: Path) -> None:
+    settings = load(recipe)
+    assert loads(dump(settings)) == settings
+
+
+@pytest.mark.parametrize("policy", typing.get_args(DepthConfig), ids=lambda policy: policy.__name__)
+def test_every_depth_policy_can_be_written_in_toml(policy: type) -> None:
+    stack = dataclasses.replace(Config().model.encoder, depth=policy())
+    settings = dataclasses.replace(Config(), model=dataclasses.replace(Config().model, encoder=stack))
+    read_back = loads(dump(settings))
+    assert read_back == settings
+    assert type(read_back.model.encoder.depth) is policy
+
+
+@pytest.mark.parametrize("kind", every_class(), ids=lambda kind: kind.__name__)
+def test_none_means_not_set(kind: type) -> None:
+    """TOML has no None: what may be None must be None when it is left out, or it would not survive a round trip."""
+    hints = typing.get_type_hints(kind)
+    for setting in dataclasses.fields(kind):
+        if type(None) in members(hints[setting.name]):
+            assert setting.default is None
+
+
+@pytest.mark.parametrize("kind", every_class(), ids=lambda kind: kind.__name__)
+def test_every_setting_is_explained(kind: type) -> None:
+    texts = docstrings(kind)
+    for setting in dataclasses.fields(kind):
+        one_kind = setting.name == "type" and len(typing.get_args(typing.get_type_hints(kind)["type"])) == 1
+        assert one_kind or texts.get(setting.name), f"{kind.__name__}.{setting.name} has no docstring"
+
+
+def test_the_reference_is_up_to_date() -> None:
+    """Otherwise: python -m anydepth.config > docs/configuration.md"""
+    assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == reference()
+
+
+def test_files_and_schemas() -> None:
+    with pytest.raises(UserError, match=r"^missing.toml: no such file$"):
+        load("missing.toml")
+    with pytest.raises(UserError, match=r"^x.toml: not valid TOML: .*line 2"):
+        loads("seed = 1\nseed = ", name="x.toml")
+    with pytest.raises(UserError, match=r"^x.toml: was written by a newer anydepth \(schema 2; .* up to 1\)$"):
+        loads(f"schema = {SCHEMA + 1}\nunheard_of = 1", name="x.toml")
+    with pytest.raises(UserError, match=r"^x.toml: schema: expected an integer, got true$"):
+        loads("schema = true", name="x.toml")
+    with pytest.raises(UserError, match=r"^x.toml: seed: must not be negative$"):
+        loads("seed = -1", name="x.toml")
+
+
+def test_overrides_reach_lists_and_unions() -> None:
+    settings = load(RECIPES[-1], ["data.train.0.size=10", "model.encoder.depth={type='layerdrop', drop=0.5}"])
+    assert settings.data.train[0].size == 10
+    assert settings.model.encoder.depth.drop == 0.5
+    assert settings.model.decoder.depth.type == "prefix"

@@ -10,6 +10,7 @@ from toy_decoder import BOS, EOS, PAD, ToyDecoder, every_output, log_probability
 from anydepth.decoding.decoder import Hypothesis
 from anydepth.decoding.greedy import greedy
 from anydepth.decoding.sampling import draw_words, keep_top_k, keep_top_p, sample, uniform_noise
+from anydepth.errors import UserError
 
 
 def run(tables: list[int], max_lengths: list[int], seed: int = 1, **settings: Any) -> list[list[Hypothesis]]:
@@ -73,6 +74,13 @@ def test_log_probabilities_are_those_of_the_model() -> None:
             scored = tokens if len(tokens) == 4 else [*tokens, EOS]
             assert total == pytest.approx(log_probability(table, scored), abs=1e-5)
             assert score == pytest.approx(total / len(scored), abs=1e-5)
+
+
+def test_logits_that_are_not_numbers_are_an_error() -> None:
+    decoder = ToyDecoder([0])
+    decoder.row_logits = lambda table, prefix: torch.full((6,), torch.nan)
+    with pytest.raises(UserError, match="not numbers"):
+        sample(decoder, BOS, EOS, PAD, torch.tensor([4]), seed=1)
 
 
 # -- its parts, by hand

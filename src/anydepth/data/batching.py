@@ -70,7 +70,7 @@ class Limits:
     @classmethod
     def of(cls, stores: Sequence[Store], config: BatchingConfig) -> "Limits":
         """The limits for these corpora; `auto` means padded here, since no device is known."""
-        pairs = sum(len(store) for store in stores)
+        shortest_mean = min(store.target_tokens / len(store) for store in stores)
         source_tokens = sum(store.source_tokens for store in stores)
         target_tokens = sum(store.target_tokens for store in stores)
         packed = config.layout == "packed"
@@ -87,23 +87,28 @@ class Limits:
             source=max(source, longest_source + padding),
             target=config.tokens,
             multiple=config.lengths,
-            sentences=_round_up(int(config.tokens / (target_tokens / pairs) * 1.5), 8),
+            sentences=_round_up(int(config.tokens / shortest_mean * 1.5), 8),
             longest=longest,
             padding=padding,
         )
         for store in stores:
-            limits._check(store, config.tokens)
+            limits.check(store)
         return limits
 
-    def _check(self, store: Store, tokens: int) -> None:
-        needed = store.longest_target + self.padding
-        if self.layout == "padded":
-            needed = _round_up(store.longest_target, self.multiple)
-        if needed > self.target:
-            raise UserError(
-                f"a batch of {tokens} target tokens cannot hold the longest target of {store.folder}: "
-                f"{store.longest_target} tokens, {needed} with padding; raise `tokens` or lower `max_length`"
-            )
+    def check(self, store: Store) -> None:
+        """Raise an error unless each pair of the store fits into a batch of its own."""
+        for side, limit, longest in (
+            ("source", self.source, store.longest_source),
+            ("target", self.target, store.longest_target),
+        ):
+            needed = longest + self.padding
+            if self.layout == "padded":
+                needed = _round_up(longest, self.multiple)
+            if needed > limit:
+                raise UserError(
+                    f"a batch of {limit} {side} tokens cannot hold the longest {side} of {store.folder}: "
+                    f"{longest} tokens, {needed} with padding; raise batching.tokens or lower data.max_length"
+                )
 
 
 def _round_up(number: Any, multiple: int) -> Any:
@@ -157,9 +162,7 @@ def _batches(store: Store, pairs: Array, limits: Limits) -> list[Array]:
 class _Cursor:
     """A place in the endless batches of one corpus: the next one is (epoch, window, batch)."""
 
-    def __init__(
-        self, store: Store, window: int, limits: Limits, random: Callable[..., np.random.Generator]
-    ) -> None:
+    def __init__(self, store: Store, window: int, limits: Limits, random: Callable[..., np.random.Generator]) -> None:
         self.store, self.limits, self.random = store, limits, random
         self.chunk = max(1, window // 64)
         chunks = -(-len(store) // self.chunk)
@@ -239,9 +242,7 @@ class Batches:
         if len(self.stores) == 1:
             return 0
         point = self._random_of(0)(self.step, 0).random()
-        return min(
-            int(np.searchsorted(np.cumsum(self.probabilities), point, side="right")), len(self.stores) - 1
-        )
+        return min(int(np.searchsorted(np.cumsum(self.probabilities), point, side="right")), len(self.stores) - 1)
 
     def _random_of(self, stream: int) -> Callable[..., np.random.Generator]:
         # Always four numbers: numpy fills shorter seeds up with zeros, so (1, 2) and (1, 2, 0) would be the
@@ -268,8 +269,7 @@ class Batches:
         for name, before in position["made_with"].items():
             if before != now[name]:
                 raise UserError(
-                    "cannot continue at the recorded place in the data: "
-                    f"{name} was {before}, now it is {now[name]}"
+                    f"cannot continue at the recorded place in the data: {name} was {before}, now it is {now[name]}"
                 )
         self.step = position["step"]
         for cursor, (epoch, window, batch) in zip(self._cursors, position["places"]):
@@ -278,6 +278,8 @@ class Batches:
     def _made_with(self) -> dict[str, Any]:
         return {
             "pairs": [len(store) for store in self.stores],
+            "source_tokens": [store.source_tokens for store in self.stores],
+            "target_tokens": [store.target_tokens for store in self.stores],
             "seed": self.seed,
             "tokens": self.config.tokens,
             "layout": self.limits.layout,
@@ -290,5 +292,6 @@ def one_pass(store: Store, config: BatchingConfig, limits: Limits | None = None)
     """Every pair once, in the same order each time, for validation: windows in file order, sorted by length.
     Give the `limits` of training to get the same packed shapes."""
     limits = limits or Limits.of([store], config)
+    limits.check(store)
     for start in range(0, len(store), config.window):
         yield from _batches(store, np.arange(start, min(start + config.window, len(store))), limits)

@@ -141,9 +141,7 @@ def _packing(lengths: Array, size: int, limits: Limits) -> Packing:
     segments[len(lengths) : len(lengths) + limits.padding] = share
     starts = np.concatenate([[0], np.cumsum(segments)])
     positions = np.arange(size) - np.repeat(starts[:-1], segments)
-    return Packing(
-        torch.from_numpy(starts.astype(np.int32)), limits.longest, torch.from_numpy(positions[None])
-    )
+    return Packing(torch.from_numpy(starts.astype(np.int32)), limits.longest, torch.from_numpy(positions[None]))
 
 
 def stream(batches: Batches, pin: bool = False) -> Iterator[tuple[Batch, dict[str, Any]]]:
@@ -153,11 +151,18 @@ def stream(batches: Batches, pin: bool = False) -> Iterator[tuple[Batch, dict[st
         yield batch.pin_memory() if pin else batch, batches.position()
 
 
-class prefetch(Generic[Item]):
-    """Iterates over `iterator` in a background thread, at most `depth` items ahead. What the iterator raises
-    reaches the consumer. `close()`, or leaving a `with`, stops the thread."""
+def prefetch(iterator: Iterator[Item], depth: int = 4) -> "Ahead[Item]":
+    """Iterate in a background thread, at most `depth` items ahead."""
+    return Ahead(iterator, depth)
 
-    def __init__(self, iterator: Iterator[Item], depth: int = 4) -> None:
+
+class Ahead(Generic[Item]):
+    """The items of `iterator`, fetched by a thread. What the iterator raises reaches the consumer; `close()`, or
+    leaving a `with`, stops the thread."""
+
+    def __init__(self, iterator: Iterator[Item], depth: int) -> None:
+        # the current device is a property of the thread: pinning must not wake up another rank's
+        self._device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         self._items: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(iterator,), name="prefetch", daemon=True)
@@ -165,6 +170,8 @@ class prefetch(Generic[Item]):
 
     def _fill(self, iterator: Iterator[Item]) -> None:
         try:
+            if self._device is not None:
+                torch.cuda.set_device(self._device)
             for item in iterator:
                 self._put(item, None)
                 if self._stopped.is_set():
@@ -196,7 +203,7 @@ class prefetch(Generic[Item]):
         self._stopped.set()
         self._thread.join()
 
-    def __enter__(self) -> "prefetch[Item]":
+    def __enter__(self) -> "Ahead[Item]":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -200,21 +200,46 @@ def files_of(corpus: CorpusConfig) -> list[Path]:
         case Builtin():
             from anydepth.data import builtin
 
-            return sorted(path for path in Path(builtin.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc")
+            return sorted(Path(builtin.__file__).parent.glob("*.py"))
         case _:
             return [Path(corpus.path)]
 
 
+def name_of(corpus: CorpusConfig) -> str:
+    """What to call a corpus in messages."""
+    match corpus:
+        case ParallelText():
+            return f"{corpus.source} and {corpus.target}"
+        case Builtin():
+            return f"builtin {corpus.source}-{corpus.target}"
+        case _:
+            return corpus.path
+
+
 def count_rows(corpus: CorpusConfig) -> int:
-    """Lines of the (source) file, those that will be skipped included."""
+    """Lines of the corpus, those that will be skipped included; refuses files that are not parallel, before
+    hours have been spent on them."""
     if isinstance(corpus, Builtin):
         return corpus.size
-    path = files_of(corpus)[0]
+    counts = [_count_lines(path) for path in files_of(corpus)]
+    if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
+        raise _unequal(corpus, *counts)
+    return counts[0]
+
+
+def _count_lines(path: Path) -> int:
     lines, block = 0, b"\n"
     with _open(path) as file:
         while more := file.read(1 << 20):
             lines, block = lines + more.count(b"\n"), more
     return lines + (not block.endswith(b"\n"))
+
+
+def _unequal(corpus: ParallelText, source: int, target: int) -> UserError:
+    return UserError(
+        f"{corpus.source} has {source} lines but {corpus.target} has {target}: "
+        "parallel text needs the same number in both"
+    )
 
 
 def _read_parallel(corpus: ParallelText, skips: Skips) -> Iterator[Row]:
@@ -223,10 +248,7 @@ def _read_parallel(corpus: ParallelText, skips: Skips) -> Iterator[Row]:
         if source is None or target is None:
             longer = read + 1 + sum(1 for _ in (targets if source is None else sources))
             counts = (read, longer) if source is None else (longer, read)
-            raise UserError(
-                f"{corpus.source} has {counts[0]} lines but {corpus.target} has {counts[1]}: "
-                "parallel text needs the same number in both"
-            )
+            raise _unequal(corpus, *counts)
         for side in (source, target):
             if problem := side.problem or (not side.text.strip() and EMPTY):
                 skips.add(problem, side.place)
@@ -244,7 +266,7 @@ def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
             skips.add(MALFORMED, line.place)
         else:
             source, target = columns[corpus.source_column], columns[corpus.target_column]
-            yield from _unless_empty(Row(line.place, source, target), skips)
+            yield from _if_usable(Row(line.place, source, target), skips)
 
 
 def _read_jsonl(corpus: Jsonl, skips: Skips) -> Iterator[Row]:
@@ -257,10 +279,8 @@ def _read_jsonl(corpus: Jsonl, skips: Skips) -> Iterator[Row]:
         except (ValueError, RecursionError):
             skips.add(MALFORMED, line.place)
             continue
-        source, target = (
-            _json_text(record, name, line.place) for name in (corpus.source_field, corpus.target_field)
-        )
-        yield from _unless_empty(Row(line.place, source, target), skips)
+        source, target = (_json_text(record, name, line.place) for name in (corpus.source_field, corpus.target_field))
+        yield from _if_usable(Row(line.place, source, target), skips)
 
 
 def _json_text(record: Any, name: str, place: str) -> str:
@@ -272,11 +292,18 @@ def _json_text(record: Any, name: str, place: str) -> str:
     return cast(str, record[name])
 
 
-def _unless_empty(row: Row, skips: Skips) -> Iterator[Row]:
-    if row.source.strip() and row.target.strip():
-        yield row
-    else:
+def _if_usable(row: Row, skips: Skips) -> Iterator[Row]:
+    if not (row.source.strip() and row.target.strip()):
         skips.add(EMPTY, row.place)
+    elif not all(_is_unicode(text) for text in (row.source, row.target)):
+        skips.add(NOT_UTF8, row.place)
+    else:
+        yield row
+
+
+def _is_unicode(text: str) -> bool:
+    """False for half a surrogate pair, which JSON can write ("\\ud800") and UTF-8 cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
@@ -284,7 +311,7 @@ def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
 
     pairs = builtin.pairs(corpus.source, corpus.target, split, corpus.size, corpus.seed)
     for number, (source, target) in enumerate(pairs, start=1):
-        yield Row(f"builtin {corpus.source}-{corpus.target}:{number}", source, target)
+        yield Row(f"{name_of(corpus)}:{number}", source, target)
 
 
 def _lines(path: Path) -> Iterator[_Line]:

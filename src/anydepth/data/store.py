@@ -11,29 +11,40 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from anydepth.data.corpora import OVER_LONG, CorpusConfig, DataConfig, Row, Skips, Split, files_of, read_rows
+from anydepth.data.corpora import (
+    OVER_LONG,
+    CorpusConfig,
+    DataConfig,
+    Row,
+    Skips,
+    Split,
+    count_rows,
+    files_of,
+    name_of,
+    read_rows,
+)
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair
 from anydepth.errors import UserError
 
 Array = np.ndarray
 Progress = Callable[[int, int], None]
-"""Called with (pairs read so far, bytes written so far)."""
+"""Called with (lines done, lines in all)."""
 
 VERSION = 1
 CHUNK = 2048  # pairs between two entries of the journal
 PIECE = 128  # texts encoded at once: an encoding takes about 400 bytes a token while it lives
 SIDES = ("source", "target")
-DTYPES = {"offsets": np.dtype(np.int64), "lengths": np.dtype(np.int32)}
 
 
 class Store:
@@ -43,8 +54,7 @@ class Store:
         self.folder = Path(folder)
         self._meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
         self._arrays = {
-            name: np.memmap(self.folder / name, dtype=dtype, mode="r")
-            for name, dtype in _files(self._meta["dtype"])
+            name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in _files(self._meta["dtype"])
         }
         self.key: str = self._meta["key"]
         self.max_length: int = self._meta["identity"]["max_length"]
@@ -75,9 +85,9 @@ class Store:
         return np.asarray(self._arrays[f"{side}.tokens"][where]), lengths
 
 
-def _files(dtype: str) -> list[tuple[str, np.dtype]]:
-    dtypes = {"tokens": np.dtype(dtype), **DTYPES}
-    return [(f"{side}.{kind}", dtypes[kind]) for side in SIDES for kind in dtypes]
+def _files(token_type: str) -> list[tuple[str, np.dtype[Any]]]:
+    kinds: dict[str, Any] = {"tokens": token_type, "lengths": np.int32, "offsets": np.int64}
+    return [(f"{side}.{kind}", np.dtype(dtype)) for side in SIDES for kind, dtype in kinds.items()]
 
 
 def tokenize(
@@ -92,14 +102,20 @@ def tokenize(
     same tokenizers, otherwise continued or begun anew. Only one process works on a folder, others wait for
     it."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        identity = _identity(corpus, split, tokenizers, data)
-        meta = _read_meta(folder)
-        if meta is None or meta["identity"] != identity:
-            meta = _new_meta(corpus, identity, tokenizers)
-        if not meta["finished"]:
-            _Writer(folder, meta).write(corpus, split, tokenizers, data.workers, progress)
+    identity = _identity(corpus, split, tokenizers, data)
+    meta = _read_meta(folder, identity)
+    if meta is None or not meta["finished"]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _locked(folder):
+                meta = _read_meta(folder, identity)
+                if meta is None:
+                    _remove(folder)
+                    meta = _new_meta(corpus, identity, tokenizers)
+                if not meta["finished"]:
+                    _Writer(folder, meta).write(corpus, split, tokenizers, data.workers, progress)
+        except OSError as error:
+            raise UserError(f"{folder}: cannot keep tokenized data there: {error.strerror}") from None
     return Store(folder)
 
 
@@ -120,8 +136,7 @@ def tokenize_all(
             continue
         made_with = [asdict(corpus), split, tokenizers.hash, data.max_length]
         digest = hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:12]
-        name = corpus.key or files_of(corpus)[0].name
-        report = (lambda pairs, size, name=name: progress(name, pairs, size)) if progress else None
+        report = partial(progress, name_of(corpus)) if progress else None
         path = Path(data.cache or folder) / f"{split}-{corpus.type}-{digest}"
         stores.append(tokenize(corpus, split, tokenizers, path, data, report))
     return stores
@@ -134,9 +149,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _identity(
-    corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, data: DataConfig
-) -> dict[str, Any]:
+def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, data: DataConfig) -> dict[str, Any]:
     files = []
     for path in files_of(corpus):
         try:
@@ -171,11 +184,11 @@ def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: Tokeni
     }
 
 
-def _read_meta(folder: Path) -> dict[str, Any] | None:
-    """The journal, or None if there is none or the files do not hold what it promises."""
+def _read_meta(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """The journal, or None if there is none, it is of other data, or the files do not hold what it promises."""
     try:
         meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta["identity"]["version"] != VERSION:
+        if meta["identity"] != identity:
             return None
         for name, size in _sizes(meta).items():
             actual = (folder / name).stat().st_size
@@ -184,6 +197,12 @@ def _read_meta(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError):
         return None
     return meta
+
+
+def _remove(folder: Path) -> None:
+    """Remove an old store; a process that still reads it keeps its files."""
+    for name in ("meta.json", *(name for name, _ in _files("uint16"))):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _sizes(meta: dict[str, Any]) -> dict[str, int]:
@@ -216,30 +235,26 @@ class _Writer:
         workers: int,
         progress: Progress | None,
     ) -> None:
+        total = count_rows(corpus)
         self._save()
         unread = Skips()
         rows = islice(read_rows(corpus, split, unread), self.meta["read"], None)
         max_length = self.meta["identity"]["max_length"]
-        files = {name: open(self.folder / name, "ab") for name, _ in _files(self.meta["dtype"])}
-        try:
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
             for chunk in _encode_all(rows, tokenizers, max_length, self.meta["dtype"], workers):
                 self._append(files, chunk)
                 if progress:
-                    progress(self.meta["read"], sum(_sizes(self.meta).values()))
-        finally:
-            for file in files.values():
-                file.close()
+                    progress(self.meta["read"] + unread.total, total)
         skips = unread + self.over_long
         if not self.meta["pairs"]:
-            raise UserError(
-                f"{files_of(corpus)[0]}: no usable pair; {skips.summary() or 'the file is empty'}"
-            )
+            raise UserError(f"{name_of(corpus)}: no usable pair; {skips.summary() or 'there are no lines'}")
         self.meta |= {"skips": asdict(skips), "finished": True}
         self._save()
 
-    def _append(self, files: dict[str, BinaryIO], chunk: _Encoded) -> None:
+    def _append(self, files: Mapping[str, BinaryIO], chunk: _Encoded) -> None:
         for number, side in enumerate(SIDES):
             lengths = chunk.lengths[number]
             ends = self.meta["tokens"][number] + np.cumsum(lengths, dtype=np.int64)
@@ -267,7 +282,7 @@ def _encode_all(
     rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int
 ) -> Iterator[_Encoded]:
     """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or os.cpu_count() or 1
     chunks = iter(lambda: list(islice(rows, CHUNK)), [])
     waiting: deque[Future[_Encoded]] = deque()
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
@@ -310,7 +325,8 @@ def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: 
 
 
 def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str) -> tuple[Array, Array]:
-    pieces, lengths = [], []
+    pieces: list[Array] = []
+    lengths: list[int] = []
     for start in range(0, len(texts), PIECE):
         encoded = tokenizer.encode(texts[start : start + PIECE])
         for ids in encoded:

@@ -30,6 +30,7 @@ USUAL_NAMES = {
     "<unk>": ("<unk>", "[UNK]"),
 }
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+END = "\1"
 COVERAGE = 0.9999  # share of the text whose characters get tokens of their own; the rest become bytes
 
 
@@ -79,12 +80,15 @@ class Tokenizer:
         self._inner.add_special_tokens(list(names.values()))
         self.json: str = text if self._inner.to_str() == before else self._inner.to_str(pretty=True)
         self.hash = hashlib.sha256(self.json.encode()).hexdigest()
-        self.pad, self.bos, self.eos, self.unk = (
-            self._inner.token_to_id(names[special]) for special in SPECIAL
-        )
+        self.pad, self.bos, self.eos, self.unk = map(self._id, names.values())
         self._inner.no_padding()
         self._inner.no_truncation()
         self._inner.encode_special_tokens = True  # "<eos>" written in a text is text
+
+    def _id(self, token: str) -> int:
+        number = self._inner.token_to_id(token)
+        assert number is not None, token
+        return number
 
     def __len__(self) -> int:
         return self._inner.get_vocab_size(with_added_tokens=True)
@@ -121,9 +125,7 @@ class Tokenizer:
         inner = tokenizers.Tokenizer(models.Unigram() if unigram else models.BPE())
         inner.normalizer = normalizers.NFC()
         if config.lowercase:
-            inner.normalizer = normalizers.Sequence(
-                [normalizers.NFC(), normalizers.Lowercase(), normalizers.NFC()]
-            )
+            inner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase(), normalizers.NFC()])
         isolate = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("isolated")]
         inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *isolate])
         inner.decoder = decoders.Sequence(
@@ -137,8 +139,8 @@ class Tokenizer:
         }
         trainer: Any = trainers.BpeTrainer(**options)
         if unigram:
-            trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
-        inner.train_from_iterator(_without_rare_characters(texts, inner.normalizer, size), trainer)
+            trainer = trainers.UnigramTrainer(unk_token="<unk>", **options | {"vocab_size": size + len(END)})
+        inner.train_from_iterator(_training_texts(texts, inner.normalizer, size, unigram), trainer)
         trained = json.loads(inner.to_str())
         (_finish_unigram if unigram else _finish_bpe)(trained["model"])
         return cls(json.dumps(trained, ensure_ascii=False, indent=1))
@@ -149,24 +151,40 @@ def _name_in(inner: tokenizers.Tokenizer, special: str) -> str:
     return next(known, special)
 
 
-def _without_rare_characters(texts: Iterable[str], normalizer: Any, size: int) -> Iterator[str]:
-    """The texts with a space for each character too rare for a token of its own."""
-    counts: Counter[str] = Counter()
+def _training_texts(texts: Iterable[str], normalizer: Any, size: int, unigram: bool) -> Iterator[str]:
+    """The texts with a space for each character too rare for a token of its own, and what unigram needs besides."""
+    words: Counter[str] = Counter()
     for text in texts:
-        counts.update(normalizer.normalize_str(text))
-    kept: list[str] = []
+        words.update(normalizer.normalize_str(text).split(" "))
+    rare = re.compile(f"[^{re.escape(_alphabet(words, size // 2))}]")
+    for text in texts:
+        yield rare.sub(" ", normalizer.normalize_str(text))
+    if unigram:
+        # The trainer only considers pieces that occur in two different words, so that "▁The" is lost unless there is
+        # a "▁There" too: show it each word a second time, as part of a word that does not exist.
+        letters = re.compile(r"[^\W\d_]+")
+        repeated = (rare.sub(" ", word) for word, count in words.items() if count > 1)
+        yield from sorted({f"{part}{END}" for word in repeated for part in letters.findall(word)})
+
+
+def _alphabet(words: Counter[str], most: int) -> str:
+    """The most frequent characters."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    del counts[END]
     missing = counts.total()
     if not missing:
         raise UserError("there is no text to train a tokenizer on: the training corpora have no usable pair")
     enough = (1 - COVERAGE) * missing
+    kept: list[str] = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if missing <= enough or len(kept) == size // 2:
+        if missing <= enough or len(kept) == most:
             break
         kept.append(character)
         missing -= count
-    rare = re.compile(f"[^{re.escape(''.join(kept))}]")
-    for text in texts:
-        yield rare.sub(" ", normalizer.normalize_str(text))
+    return "".join(kept)
 
 
 def _finish_bpe(model: dict[str, Any]) -> None:
@@ -179,14 +197,12 @@ def _finish_unigram(model: dict[str, Any]) -> None:
     """Add the byte tokens and remove what differs from training to training: the trainer goes through hash
     tables in an order that changes, so sums differ in their last digits, and single characters that no longer
     occur as pieces get the lowest score plus 0, 1, 2 ... times 0.0001 in any order."""
-    special, pieces = model["vocab"][: len(SPECIAL)], model["vocab"][len(SPECIAL) :]
+    special = model["vocab"][: len(SPECIAL)]
+    pieces = [piece for piece in model["vocab"][len(SPECIAL) :] if END not in piece[0]]
     lowest = min(score for _, score in pieces)
     characters = sum(len(piece) == 1 for piece, _ in pieces)
     steps_end = lowest + 0.0001 * characters
-    pieces = [
-        [piece, round(lowest if len(piece) == 1 and score <= steps_end else score, 4)]
-        for piece, score in pieces
-    ]
+    pieces = [[piece, round(lowest if len(piece) == 1 and score <= steps_end else score, 4)] for piece, score in pieces]
     pieces.sort(key=lambda piece: (-piece[1], piece[0]))
     model["vocab"] = special + pieces + [[byte, round(lowest, 4)] for byte in BYTES]
     model["byte_fallback"] = True

@@ -58,11 +58,12 @@ def beam_search(
     found: list[list[Hypothesis]] = [[] for _ in range(batch)]
 
     sentences = torch.arange(batch, device=device)  # those in the batch
-    decoder.reorder(sentences.repeat_interleave(beam))
     growing, ended = empty_beginnings(batch, beam, max(limits), pad, device)
-    last = torch.full((batch, beam), bos, device=device)
+    # all K begin alike: one step for them, in which a model also prepares the source for attention just once
+    logits = decoder.step(torch.full((batch,), bos, device=device)).repeat_interleave(beam, dim=0)
+    decoder.reorder(sentences.repeat_interleave(beam))
     for length in range(1, max(limits) + 1):
-        log_probabilities = next_log_probabilities(decoder.step(last.flatten()), bos, eos, pad)
+        log_probabilities = next_log_probabilities(logits, bos, eos, pad)
         candidates, parents = extend(growing, log_probabilities, length, length_penalty)
         is_eos = candidates.tokens[:, :, length - 1] == eos
         ended = merge(ended, those_that_end(candidates, is_eos))
@@ -87,6 +88,7 @@ def beam_search(
                 break
         decoder.reorder(rows.flatten())
         last = growing.tokens[:, :, length - 1].where(growing.scores > -torch.inf, pad)
+        logits = decoder.step(last.flatten())
     return found
 
 

@@ -94,9 +94,7 @@ def _require(holds: bool, setting: str, expected: str, value: object) -> None:
 def hypothesis(tokens: list[int], eos: int, score: float, log_probability: float) -> Hypothesis:
     """From the tokens that were scored, of which the last may be eos."""
     if math.isnan(score):
-        raise UserError(
-            "the model's logits are not numbers: its training diverged, or its weights are damaged"
-        )
+        raise UserError("the model's logits are not numbers: its training diverged, or its weights are damaged")
     return Hypothesis(tokens[:-1] if tokens[-1] == eos else tokens, score, log_probability)
 
 

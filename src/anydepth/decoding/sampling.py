@@ -81,4 +81,5 @@ def draw_words(weights: Tensor, noise: Tensor) -> Tensor:
     whole = totals[:, -1]
     # noise < 1, but the product may round up to the whole, which no total passes
     aim = torch.minimum(noise * whole, torch.nextafter(whole, torch.zeros_like(whole)))
-    return torch.searchsorted(totals, aim[:, None], right=True).squeeze(1)
+    words = torch.searchsorted(totals, aim[:, None], right=True).squeeze(1)
+    return words.clamp(max=weights.shape[-1] - 1)  # past the end if weights are NaN, which is reported later

@@ -1,20 +1,10 @@
 """Reading a depth grid: a cell is one depth with its scores and seconds, as in `grid.json`."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from anydepth.errors import UserError
-
 Cell = dict[str, Any]
 """`encoder`, `decoder` (layers), `bleu`, `chrf`, `seconds`, perhaps `parameters`."""
-
-
-def parse_depth(name: str) -> tuple[int, int]:
-    """`"6-2"` is six encoder layers and two decoder layers."""
-    if not (match := re.fullmatch(r"(\d+)-(\d+)", name)):
-        raise UserError(f"depth {name!r}: expected ENCODER-DECODER, such as 6-2")
-    return int(match[1]), int(match[2])
 
 
 def depth_name(cell: Cell) -> str:

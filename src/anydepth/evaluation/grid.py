@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import Cell, depth_name, layers, parse_depth
+from anydepth.evaluation.cells import Cell, depth_name, layers
 from anydepth.evaluation.metrics import Scorer
 from anydepth.evaluation.samples import choose_samples
+from anydepth.plan import parse_depth
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of depths done, their total and the depth that is decoded next ("" at the end)."""
@@ -107,9 +108,7 @@ def read_lines(path: Path) -> list[str]:
 
 def _checked(run: Run, source: list[str], reference: list[str], depths: list[str]) -> list[str]:
     if len(source) != len(reference):
-        raise UserError(
-            f"the source has {len(source)} lines but the reference {len(reference)}: expected as many"
-        )
+        raise UserError(f"the source has {len(source)} lines but the reference {len(reference)}: expected as many")
     if not source:
         raise UserError("the test set is empty: expected at least one sentence")
     if not depths:
@@ -140,9 +139,7 @@ def _parameters(run: Run, depth: str) -> dict[str, int]:
     return {"parameters": description["parameters"]} if "parameters" in description else {}
 
 
-def _measured_before(
-    out: Path, settings: dict[str, Any], sentences: int
-) -> dict[str, tuple[Cell, list[str]]]:
+def _measured_before(out: Path, settings: dict[str, Any], sentences: int) -> dict[str, tuple[Cell, list[str]]]:
     """Cells and outputs of an earlier evaluation that asked the same question of the same weights."""
     try:
         grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ THEME = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper", ACCEN
     color: f"--series-{i}" for i, color in enumerate(SERIES, 1)
 }
 MARKERS = "osD^vP"
-FONT = 11
+FONT = 12
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "anydepth",  # the same figure is the same SVG
@@ -124,6 +124,7 @@ class Series:
 
     name: str
     cells: Sequence[Cell]
+    color: str = ACCENT
 
 
 @styled
@@ -147,21 +148,22 @@ def tradeoff(
     axes.set(xlabel="seconds to decode the test set", ylabel=label)
     titles, names, stairs = {}, [], []
     for i, one in enumerate(series):
-        color = ACCENT if len(series) == 1 else SERIES[i % len(SERIES)]
         front = pareto_front(one.cells, quality)
         xs, ys = [cell["seconds"] for cell in front], [cell[quality] for cell in front]
-        stairs += axes.plot(xs, ys, color=color, linewidth=1.6, drawstyle="steps-post", zorder=2)
+        stairs += axes.plot(xs, ys, color=one.color, linewidth=1.6, drawstyle="steps-post", zorder=2)
         for cell in sorted(one.cells, key=lambda cell: cell in front):
             x, y, name, at_front = cell["seconds"], cell[quality], depth_name(cell), cell in front
-            dot = axes.scatter(x, y, 46 if at_front else 26, color, MARKERS[i % len(MARKERS)], zorder=3)
-            dot.set(alpha=1 if at_front else 0.45, linewidth=1.2, edgecolor=PAPER)
+            dot = axes.scatter(
+                x, y, s=46 if at_front else 26, color=one.color, marker=MARKERS[i % len(MARKERS)], zorder=3
+            )
+            dot.set(alpha=1 if at_front else 0.55, linewidth=1.2, edgecolor=PAPER)
             dot.set_gid(f"dot-{i}-{name}")
             whose = f"{one.name} " if len(series) > 1 else ""
             titles[f"dot-{i}-{name}"] = f"{whose}{name}: {number(y)} {label} in {number(x)} s"
             if name == ring:
-                axes.scatter(x, y, s=150, facecolor="none", edgecolor=color, linewidth=1.5, zorder=3)
+                axes.scatter(x, y, s=150, facecolor="none", edgecolor=one.color, linewidth=1.5, zorder=3)
             if at_front or len(everything) <= 8:
-                names.append((x, y, name, color if len(series) > 1 else INK))
+                names.append((x, y, name, one.color if len(series) > 1 else INK))
     if len(series) > 1:
         axes.legend(stairs, [one.name for one in series], loc="lower right", labelcolor=INK)
     _name_dots(figure, axes, [(cell["seconds"], cell[quality]) for cell in everything], stairs, names)
@@ -180,7 +182,7 @@ class Line:
 
 
 @styled
-def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (340, 230)) -> str:
+def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (480, 250)) -> str:
     """One panel of training curves."""
     figure, axes = _figure(*size)
     for line in lines:
@@ -191,9 +193,7 @@ def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (340, 2
         means = [[sum(axis) / len(group) for axis in zip(*group, strict=True)] for group in groups]
         style = {"linewidth": 1.1, "alpha": 0.55} if line.faint else {"linewidth": 1.8}
         marker = {"marker": "o", "markersize": 3.2} if not line.faint and len(means) <= 40 else {}
-        axes.plot(
-            [x for x, _ in means], [y for _, y in means], color=line.color, label=line.name, **style, **marker
-        )
+        axes.plot([x for x, _ in means], [y for _, y in means], color=line.color, label=line.name, **style, **marker)
     axes.set(xlabel="step", ylabel=label)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.margins(x=0.03, y=0.08)
@@ -203,7 +203,7 @@ def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (340, 2
 
 
 def number(value: float) -> str:
-    """One decimal for scores and long times; short times keep two digits that mean something."""
+    """One decimal for scores and long times, two digits that mean something for short times."""
     if abs(value) >= 9.95 or value == 0:
         return f"{value:.1f}"
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.1g}"
@@ -260,9 +260,7 @@ def _name_dots(
             inside = left <= x0 and bottom <= y0 and x1 <= right + 4 and y1 <= top + 4
             if inside and not any(x0 < b[2] and b[0] < x1 and y0 < b[3] and b[1] < y1 for b in taken):
                 taken.append((x0, y0, x1, y1))
-                axes.annotate(
-                    name, (x, y), offset, textcoords="offset points", ha="center", va="center", color=color
-                )
+                axes.annotate(name, (x, y), offset, textcoords="offset points", ha="center", va="center", color=color)
                 break
 
 

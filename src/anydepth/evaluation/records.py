@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import deepest, depth_name, parse_depth
+from anydepth.evaluation.cells import deepest, depth_name
 from anydepth.evaluation.grid import read_lines
+from anydepth.plan import parse_depth
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ def read_records(folders: Sequence[Path]) -> list[Record]:
 def _read(folder: Path, name: str) -> Record:
     config = folder / "config.toml"
     if not config.is_file():
-        raise UserError(
-            f"{folder}: not a run (it has no config.toml); expected a folder made by anydepth train"
-        )
+        raise UserError(f"{folder}: not a run (it has no config.toml); expected a folder made by anydepth train")
     text = config.read_text(encoding="utf-8")
     try:
         tomllib.loads(text)

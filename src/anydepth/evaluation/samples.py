@@ -24,9 +24,7 @@ def choose_samples(
 ) -> list[dict[str, Any]]:
     """Half of them where the depths disagree most, the others evenly spaced over the test set, so that the
     remarkable is seen beside the usual. `outputs` holds every depth's lines, the deepest last."""
-    lines = [i for i, text in enumerate(source) if text.strip() and len(text) <= READABLE] or list(
-        range(len(source))
-    )
+    lines = [i for i, text in enumerate(source) if text.strip() and len(text) <= READABLE] or list(range(len(source)))
     disagreeing = _most_disagreement(lines, list(outputs.values()), count // 2)
     others = [i for i in lines if i not in set(disagreeing)]
     wanted = min(count - len(disagreeing), len(others))
@@ -55,7 +53,7 @@ def _most_disagreement(lines: list[int], outputs: list[list[str]], count: int) -
         likeness = {text: sentence_chrf(text, deepest) for text in {texts[i] for texts in outputs}}
         return -sum(likeness[texts[i]] for texts in outputs)
 
-    candidates = sorted((i for i in lines if variants(i) > 1), key=variants, reverse=True)[: 6 * count]
+    candidates = sorted((i for i in lines if variants(i) > 1), key=variants, reverse=True)[: 3 * count]
     return sorted(candidates, key=distance, reverse=True)[:count]
 
 

@@ -27,9 +27,11 @@ class Slot:
 
     def reorder(self, rows: Tensor, sentences_change: bool) -> None:
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
+            # only what is filled; the buffers grow again with the next word
+            self.keys = self.keys[:, : self.length].index_select(0, rows)
+            self.values = self.values[:, : self.length].index_select(0, rows)
         if sentences_change and self.memory is not None:
-            self.memory = self.memory[0][rows], self.memory[1][rows]
+            self.memory = self.memory[0].index_select(0, rows), self.memory[1].index_select(0, rows)
 
 
 def grown(buffer: Tensor | None, like: Tensor, length: int) -> Tensor:

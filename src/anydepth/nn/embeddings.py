@@ -20,6 +20,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         width = words.embedding_dim
+        self.train_embed = Embedding.embed
         self.words = words
         self.scale = math.sqrt(width)
         self.dropout = dropout
@@ -33,6 +34,12 @@ class Embedding(nn.Module):
 
     def forward(self, words: Tensor, positions: Tensor) -> Tensor:
         """(B, T) words and (B or 1, T) positions → (B, T, D)."""
+        return self.train_embed(self, words, positions) if self.training else self.embed(words, positions)
+
+    def compile_for_training(self) -> None:
+        self.train_embed = torch.compile(Embedding.embed)
+
+    def embed(self, words: Tensor, positions: Tensor) -> Tensor:
         if self.learned is not None:
             where = self.learned(positions)
         else:

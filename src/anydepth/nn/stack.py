@@ -23,10 +23,10 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(layers))
         self.train_layer = Layer.__call__
 
-    def compile_layers(self, dynamic: bool = False) -> None:
-        """Compiles the layer for training, once for all layers and all plans (compiling the stack would make a graph
-        for every plan). Inference keeps the plain layer: its shapes change with every word."""
-        self.train_layer = torch.compile(Layer.__call__, dynamic=dynamic)
+    def compile_for_training(self) -> None:
+        """Compiles the layer, once for all layers and all plans (compiling the stack would make a graph for every
+        plan). Inference keeps the plain layer: its shapes change with every word."""
+        self.train_layer = torch.compile(Layer.__call__)
 
     def states(
         self,

@@ -30,14 +30,21 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
 
-def save(folder: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], keep: int) -> Path:
-    """Writes one checkpoint, then removes all but the newest `keep`."""
+def save(
+    folder: Path,
+    step: int,
+    tensors: dict[str, dict[str, Tensor]],
+    state: dict[str, Any],
+    keep: int,
+    notes: dict[str, str] | None = None,
+) -> Path:
+    """Writes one checkpoint, then removes all but the newest `keep`. The notes stand in each safetensors file."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     part = folder / f".part-{step:08d}"
     part.mkdir()
     for name, named in tensors.items():
-        save_file({key: value.detach().contiguous() for key, value in named.items()}, part / f"{name}.safetensors")
+        save_file(plain(named), part / f"{name}.safetensors", notes)
     (part / STATE).write_text(json.dumps(state, indent=1))
     sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
     (part / MANIFEST).write_text(json.dumps({"step": step, "sha256": sums}, indent=1))
@@ -110,10 +117,14 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_weights(weights: dict[str, Tensor], path: Path) -> None:
+def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().contiguous() for name, value in tensors.items()}
+
+
+def write_weights(weights: dict[str, Tensor], path: Path, notes: dict[str, str]) -> None:
     """Replaces a safetensors file in one step."""
     part = path.with_name(f".part-{path.name}")
-    save_file({name: value.detach().contiguous() for name, value in weights.items()}, part)
+    save_file(plain(weights), part, notes)
     flush(part)
     os.replace(part, path)
 

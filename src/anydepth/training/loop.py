@@ -93,6 +93,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.settings = self.config.training
+        self.notes = {"tokenizer": self.data.tokenizers.hash}
         self.window = Window(explosion=4 * math.log(self.model.output.num_embeddings))
 
     def enough(self) -> bool:
@@ -141,7 +142,7 @@ class Training:
             "optimizer": optimizer_tensors(self.optimizer, self.model),
         }
         state = {"progress": asdict(self.progress), "position": self.data.position, "machine": machine()}
-        checkpoint.save(self.out / "checkpoints", self.progress.step, tensors, state, self.settings.keep)
+        checkpoint.save(self.out / "checkpoints", self.progress.step, tensors, state, self.settings.keep, self.notes)
 
     def dev_loss(self, kind: str) -> float:
         """Mean loss over the validated depths; infinite without a dev set."""
@@ -164,10 +165,8 @@ class Training:
 
     def release(self) -> None:
         """These weights are the model until better ones come."""
-        first_does(
-            self.ranks,
-            lambda: checkpoint.write_weights(checkpoint.weights(self.model), self.out / "model.safetensors"),
-        )
+        weights, path = checkpoint.weights(self.model), self.out / "model.safetensors"
+        first_does(self.ranks, lambda: checkpoint.write_weights(weights, path, self.notes))
 
     def finish(self) -> None:
         """The last validation and checkpoint; then the mean of the last checkpoints, if it is better than the best."""

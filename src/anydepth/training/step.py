@@ -9,8 +9,10 @@ from torch import Generator, Tensor
 
 from anydepth.data.collate import Batch
 from anydepth.models import Translator
-from anydepth.objectives.single import CrossEntropy, single, smoothed_cross_entropy
+from anydepth.objectives.single import CrossEntropy, Loss, single, smoothed_cross_entropy
+from anydepth.plan import Plans
 from anydepth.training.distributed import Ranks, add_up, add_up_gradients
+from anydepth.training.graphs import GraphedPass
 from anydepth.training.optim import learning_rate
 from anydepth.training.settings import TrainingConfig
 
@@ -38,26 +40,37 @@ class Step:
         model.encoder.recompute = model.decoder.recompute = settings.recompute
         if self.compiled:
             self.cross_entropy = torch.compile(smoothed_cross_entropy)
-            model.encoder.compile_layers()
-            model.decoder.compile_layers()
+            for part in (model.source, model.target, model.encoder, model.decoder):
+                part.compile_for_training()
+        self.graphs = GraphedPass(model, self.loss) if self.compiled and on_gpu else None
+
+    def loss(self, batch: Batch, plans: Plans) -> Loss:
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
+            return single(self.model, batch, plans, self.settings.label_smoothing, self.cross_entropy)
 
     def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
         """Step number `step`, counted from 1, on this rank's batches."""
-        settings, model, device = self.settings, self.model, self.ranks.device
         torch.manual_seed(mixed(self.seed, step, self.ranks.rank, 3))
-        sums = torch.zeros(3, device=device)
+        sums = torch.zeros(3, device=self.ranks.device)
+        sums[2] = sum(batch.tokens for batch in batches)
         for micro, batch in enumerate(batches):
             # the same plans on every rank, whatever dropout does
             encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
-            plans = model.sample(batch.key, encoder, decoder)
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-                loss = single(model, batch, plans, settings.label_smoothing, self.cross_entropy)
-            loss.total.backward()
-            sums += torch.stack([loss.total.detach(), loss.nll, loss.nll.new_tensor(float(batch.tokens))])
+            loss = self.backward(batch, self.model.sample(batch.key, encoder, decoder), alone=len(batches) == 1)
+            sums[0] += loss.total
+            sums[1] += loss.nll
         add_up(sums, self.ranks)
-        add_up_gradients(model, self.ranks)
+        add_up_gradients(self.model, self.ranks)
         norm = self.update(step, sums[2])
         return Sums(sums[0], sums[1], sums[2], norm)
+
+    def backward(self, batch: Batch, plans: Plans, alone: bool) -> Loss:
+        """Adds this batch's gradients to those of the step."""
+        if self.graphs is not None and self.graphs.takes(batch, plans):
+            return self.graphs(batch, plans, alone)
+        loss = self.loss(batch, plans)
+        loss.total.backward()
+        return Loss(loss.total.detach(), loss.nll)
 
     def update(self, step: int, tokens: Tensor) -> Tensor:
         """Gradients of sums become gradients of means, are clipped, and move the weights."""

@@ -57,6 +57,6 @@ def scores(config: "Config", model: Translator, data: TrainingData, depth: str) 
         if len(pairs) == config.training.validate_sentences:
             break
     run = Run(config, model, data.tokenizers)
-    hypotheses = run.translate([source for source, _ in pairs], depth, beam=1)
+    hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
     found = score(hypotheses, [target for _, target in pairs])
     return {"bleu": found.bleu, "chrf": found.chrf}

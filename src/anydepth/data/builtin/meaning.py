@@ -125,7 +125,8 @@ def facts(meaning: Meaning | Sentence) -> Iterator[str]:
         case Day(date):
             yield date.isoformat()
         case Clock(hour, minute):
-            yield f"{hour}:{minute}"
+            # in Spanish and Portuguese a time in words reads like the duration since midnight
+            yield from (f"hour {hour}", f"minute {minute}")
         case Quantity(unit, value) | FromNow(unit, value):
             yield f"{unit} {value}"
         case Name(of, code):
@@ -178,7 +179,7 @@ def _quantity(rng: Random, unit: str) -> Quantity:
         return Quantity(unit, rng.choice(_COUNTS), words=True)
     if way < 0.8:
         return Quantity(unit, rng.choice(_COUNTS) + 200 * rng.randrange(40))
-    return Quantity(unit, rng.randrange(3, 100) + rng.randrange(1, 10) / 10)
+    return Quantity(unit, round(rng.randrange(3, 100) + rng.randrange(1, 10) / 10, 1))
 
 
 def _amount(rng: Random) -> Quantity:

@@ -70,7 +70,7 @@ def _atom(language: str, meaning: Meaning) -> str:
         case Clock(hour, minute, True):
             text = _spoken_clock(language, hour, minute)
         case Clock(hour, minute):
-            text = format_time(datetime.time(hour, minute), "short", locale=language)
+            text = format_time(datetime.time(hour, minute), "short", locale=_locale(language))
         case Quantity():
             text = _quantity(language, meaning)
         case FromNow(unit, value):
@@ -82,10 +82,15 @@ def _atom(language: str, meaning: Meaning) -> str:
     return text.translate(_PLAIN_SPACES)
 
 
+@lru_cache
+def _locale(language: str) -> Locale:
+    return Locale.parse(language)
+
+
 def _day(language: str, date: datetime.date, style: str) -> str:
     if style == "numeric":
-        return str(format_skeleton("yMd", date, locale=language))
-    return str(format_date(date, "full" if style == "weekday" else "long", locale=language))
+        return str(format_skeleton("yMd", date, locale=_locale(language)))
+    return str(format_date(date, "full" if style == "weekday" else "long", locale=_locale(language)))
 
 
 def _spoken_clock(language: str, hour: int, minute: int) -> str:
@@ -107,30 +112,30 @@ def _quantity(language: str, quantity: Quantity) -> str:
     elif unit in _SECONDS:
         text = _timedelta(language, unit, int(value), add_direction=False)
     else:
-        text = format_unit(value, unit, "long", locale=language)
+        text = format_unit(value, unit, "long", locale=_locale(language))
     # a whole number under a thousand has the same figures everywhere, and the noun keeps the form they ask for
     return text.replace(str(value), cardinal(language, int(value))) if quantity.words else text
 
 
 def _amount(language: str, currency: str, value: int | float) -> str:
     # not format_currency(format_type="name"): it agrees with 5.00 as if it were 5, which Slavic languages do not
-    name = get_currency_name(currency, count=value, locale=language)
+    name = get_currency_name(currency, count=value, locale=_locale(language))
     if language == "pt":
         name = name.lower()  # CLDR has Dólares americanos
     pattern = "#,##0" if isinstance(value, int) else "#,##0.00"
-    return f"{format_decimal(value, pattern, locale=language)} {name}"
+    return f"{format_decimal(value, pattern, locale=_locale(language))} {name}"
 
 
 def _timedelta(language: str, unit: str, value: int, *, add_direction: bool) -> str:
     seconds = value * _SECONDS[unit]
     # an endless threshold: 90 minutes stay 90 minutes
-    return str(format_timedelta(seconds, unit, float("inf"), add_direction, locale=language))  # type: ignore[arg-type]
+    return str(format_timedelta(seconds, unit, float("inf"), add_direction, locale=_locale(language)))  # type: ignore[arg-type]
 
 
 def _name(language: str, of: str, code: str) -> str:
+    locale = _locale(language)
     if of == "city":
-        return str(get_timezone_location(code, locale=language, return_city=True))
-    locale = Locale.parse(language)
+        return str(get_timezone_location(code, locale=locale, return_city=True))
     return str(locale.territories[code] if of == "territory" else locale.languages[code])
 
 
@@ -156,7 +161,7 @@ def _spanish_conjunction(closing: str, last: str) -> str:
 
 @lru_cache
 def _list_patterns(language: str, style: str) -> dict[str, str]:
-    patterns = Locale.parse(language).list_patterns
+    patterns = _locale(language).list_patterns
     # not babel.lists.format_list: the "or" patterns lack what they inherit
     chosen = dict(patterns["standard"]) | dict(patterns["or"] if style == "or" else {})
     return {place: pattern.translate(_PLAIN_SPACES) for place, pattern in chosen.items()}

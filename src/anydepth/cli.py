@@ -1,0 +1,262 @@
+"""The command line. Each verb is a few lines around the function that does the work.
+
+What the user got wrong is one line on stderr and exit code 2. Torch is imported by the verbs that need it, so that
+`anydepth --help` answers at once.
+"""
+
+import io
+import json
+import os
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from anydepth.errors import UserError
+from anydepth.verbs import evaluate_run, progress_bar, read_test_set, read_texts, render, show_grid
+
+app = typer.Typer(
+    help="One Transformer, trained once, run at any depth. A depth is written encoder-decoder layers: 6-2.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by `anydepth train`.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change a setting of the recipe; may be repeated."),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
+Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
+Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """The entry point: mistakes become one line, Ctrl-C exit code 130."""
+    warnings.showwarning = lambda message, *_: print(f"anydepth: warning: {message}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # as all text we read is, whatever the locale
+    try:
+        sys.exit(app(standalone_mode=False))
+    except UserError as error:
+        complain(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}")
+    except Exception as error:
+        # typer's own complaints about flags; their class moves between its versions
+        if not hasattr(error, "format_message"):
+            raise
+        complain(error.format_message())
+    sys.exit(2)
+
+
+def complain(text: str) -> None:
+    for line in text.splitlines():
+        print(f"anydepth: {line}", file=sys.stderr)
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version as installed
+
+        print(installed("anydepth"))
+        raise typer.Exit
+
+
+@app.callback()
+def anydepth(
+    version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+# ---- training
+
+
+@app.command()
+def quickstart(
+    out: Annotated[Path, typer.Option(metavar="RUN", help="Folder for the run.")] = Path("runs/quickstart"),
+    settings: Settings = None,
+) -> None:
+    """Train, evaluate and report a small model on the built-in corpus."""
+    from anydepth.config import load
+    from anydepth.evaluation.cells import deepest, depth_name, fastest_within
+    from anydepth.run import load as load_run
+    from anydepth.training.loop import train
+
+    config = load(Path(__file__).parent / "quickstart.toml", settings or ())
+    train(config, out, resume=(out / "config.toml").exists())
+    grid = evaluate_run(load_run(out), out, *read_test_set(out))
+    show_grid(grid)
+    print(f"The report is in {out / 'report.html'}. Now translate something yourself:\n")
+    text = shlex.quote(min((sample["source"] for sample in grid["samples"]), key=len))
+    cells = deepest(grid["cells"]), fastest_within(grid["cells"], 1.0)
+    for depth in dict.fromkeys(depth_name(cell) for cell in cells):
+        print(f"    echo {text} | anydepth translate {out} --depth {depth}")
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="The settings of the training.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Folder for the run. Default: runs/ and the recipe's name.")
+    ] = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+) -> None:
+    """Train the model that a recipe describes."""
+    from anydepth.config import load
+    from anydepth.training.loop import train
+
+    folder = out or Path("runs") / recipe.stem
+    train(load(recipe, settings or ()), folder, resume=resume)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"The run is in {folder}. Next: anydepth evaluate {folder}")
+
+
+# ---- using a run
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(help="Translations per text, printed as line number, score and text with tabs between."),
+    ] = None,
+    batch: Batch = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw words at random instead of searching.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sampling: above 1 is more varied.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sampling: draw from the k most probable words.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+) -> None:
+    """Translate text, one sentence a line, at any depth."""
+    from anydepth.evaluation.grid import write_atomically
+    from anydepth.run import load
+
+    if output and not output.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {output.parent}")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    for name, value in sampling.items():
+        if value is not None and not sample:
+            raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
+    dialogue = file is None and sys.stdin.isatty()
+    texts = [] if dialogue else read_texts(file)
+    loaded = load(run, device)
+    settings: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
+    settings["n_best"] = 1 if n_best is None else n_best
+    if dialogue:
+        for number, line in enumerate(sys.stdin, start=1):
+            found = loaded.translations([line.rstrip("\n")], depth, **settings)
+            print(*render(found, n_best, number), sep="\n", flush=True)
+        return
+    with progress_bar("translating", visible=output is not None) as bar:
+        task = bar.add_task("", total=len(texts))
+        found = loaded.translations(
+            texts, depth, progress=lambda done, total: bar.update(task, completed=done), **settings
+        )
+    lines = "".join(f"{line}\n" for line in render(found, n_best))
+    if output:
+        write_atomically(output, lines)
+    else:
+        sys.stdout.write(lines)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    beam: Beam = None,
+    batch: Batch = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Score and time a run at many depths: grid.json and report.html."""
+    from anydepth.run import load
+
+    sources, references = read_test_set(run, source, reference)
+    loaded = load(run, device)
+    wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
+    grid = evaluate_run(loaded, run, sources, references, wanted, beam, batch, lowercase)
+    show_grid(grid)
+    print(f"The report is in {run / 'report.html'}.")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders made by `anydepth train`.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Put one run, or several compared, on one HTML page."""
+    from anydepth.evaluation.report import write_report
+
+    print(f"The report is in {write_report(runs, out)}.")
+
+
+# ---- looking ahead
+
+
+@app.command()
+def describe(
+    recipe_or_run: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe.toml or a run's folder.")],
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Count the parameters, FLOPs and cache of every depth."""
+    from anydepth.describe import describe_path, table
+
+    description = describe_path(recipe_or_run, settings or ())
+    if as_json:
+        print(json.dumps(description, indent=1))
+    else:
+        Console(highlight=False).print(table(description))
+
+
+@app.command()
+def subnetworks(
+    layers: Annotated[int, typer.Argument(metavar="LAYERS", help="Layers of the stack.")],
+    strategy: Annotated[
+        Literal["head", "seq", "left", "middle-left", "optimal"], typer.Option(help="How layers are assigned.")
+    ] = "optimal",
+    as_json: Json = False,
+) -> None:
+    """Show which layers flexible depth assigns to which depth."""
+    from anydepth.depth.subnetwork import assign, average_layer_distance, task_balance
+
+    assignment = assign(layers, strategy)
+    balance, distance = task_balance(assignment, layers), average_layer_distance(assignment)
+    counted = {depth: [layer + 1 for layer in chosen] for depth, chosen in assignment.items()}
+    if as_json:
+        print(json.dumps({"subnetworks": counted, "task_balance": balance, "average_layer_distance": distance}))
+        return
+    table = Table("depth", "layers", box=None)
+    for depth, chosen in counted.items():
+        table.add_row(str(depth), " ".join(map(str, chosen)))
+    Console(highlight=False).print(table)
+    print(f"task balance {balance:.4f}, average layer distance {distance:.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from anydepth.config import Config
+from anydepth.config import load as load_config
+from anydepth.data.collate import Batch, collate_sources
+from anydepth.data.tokenizer import TokenizerPair
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis
+from anydepth.decoding.search import decode
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.plan import Plans, parse_depth
+from anydepth.training import checkpoint as checkpoints
+from anydepth.training.distributed import pick_device
+
+Progress = Callable[[int, int], None]
+"""Called with the number of sentences done and their total."""
+
+SEARCH_TOKENS = 16_384
+"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
+SCORE_TOKENS = 4_096
+"""Target tokens scored together at most: each has a logit for every word."""
+
+
+class Translation(NamedTuple):
+    """One translation of a text."""
+
+    text: str
+    score: float
+    """log_probability / length ** length_penalty: what the search compares."""
+    log_probability: float
+    tokens: list[int]
+
+
+def load(folder: str | Path, device: str = "auto", checkpoint: str = "best") -> "Run":
+    """The run in a folder that training made.
+
+    `device` is `cpu`, `cuda`, `cuda:1` or `auto`. `checkpoint` is `best`, `last` or the number of a saved step.
+    """
+    folder = Path(folder)
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{folder} is not a run: it has no config.toml")
+    config = load_config(folder / "config.toml")
+    file = weights_file(folder, checkpoint)
+    try:
+        with safe_open(file, "pt") as opened:
+            tokenizer_hash = (opened.metadata() or {}).get("tokenizer")
+        weights = load_file(file)
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+    tokenizers = TokenizerPair.load(folder, tokenizer_hash)
+    source, target = tokenizers.source, tokenizers.target
+    model = Translator(config.model, len(source), len(target), target.pad)
+    try:
+        checkpoints.load_weights(model, weights)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    return Run(config, model.eval().to(available_device(device)), tokenizers, folder, file)
+
+
+def weights_file(folder: Path, checkpoint: str) -> Path:
+    """The weights meant by `best`, `last` or the number of a step."""
+    if checkpoint == "best":
+        file = folder / "model.safetensors"
+        if not file.is_file():
+            raise UserError(f"{file}: no such file; it appears with the first validation of a training")
+        return file
+    saved = {str(int(path.name.removeprefix("step-"))): path for path in checkpoints.steps(folder / "checkpoints")}
+    step = next(reversed(saved), "") if checkpoint == "last" else checkpoint
+    if step not in saved:
+        choices = ", ".join(["best", *(["last"] if saved else []), *saved])
+        raise UserError(f"checkpoint {checkpoint!r}: {folder} has {choices}")
+    if problem := checkpoints.damage(saved[step]):
+        raise UserError(f"{saved[step]} is damaged: {problem}")
+    return saved[step] / "model.safetensors"
+
+
+def available_device(name: str) -> torch.device:
+    try:
+        device = pick_device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # no such name; not built for, or not found on, this machine
+        raise UserError(f"device {name!r}: not on this machine; expected cpu, cuda, cuda:N or auto") from None
+    return device
+
+
+class Run:
+    """A trained model with its settings and tokenizers, and where they came from."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: Translator,
+        tokenizers: TokenizerPair,
+        folder: Path | None = None,
+        weights: Path | None = None,
+    ) -> None:
+        self.config, self.model, self.tokenizers = config, model, tokenizers
+        self.folder, self.weights = folder, weights
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.output.weight.device
+
+    @cached_property
+    def weights_hash(self) -> str | None:
+        """Tells weights apart: the SHA-256 of their file."""
+        return checkpoints.checksum(self.weights) if self.weights else None
+
+    def depths(self) -> list[str]:
+        """Every depth that the model can be run at."""
+        return self.model.depths()
+
+    def plan(self, depth: str | None = None, key: str = "") -> Plans:
+        """The layers that run at a depth such as "6-2", or at the deepest."""
+        if depth is not None:
+            stacks = (self.model.encoder_depth.plans(), self.model.decoder_depth.plans())
+            if any(layers not in plans for layers, plans in zip(parse_depth(depth), stacks)):
+                encoder, decoder = (", ".join(map(str, sorted(plans))) for plans in stacks)
+                raise UserError(f"depth {depth}: this run has encoder depths {encoder} and decoder depths {decoder}")
+        return self.model.plan(depth, key)
+
+    def describe(self, depth: str | None = None) -> dict[str, Any]:
+        """What a depth costs: its layers, parameters, FLOPs and cache bytes."""
+        from anydepth.describe import describe_plan
+
+        return describe_plan(self.model, self.plan(depth))
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        depth: str | None = None,
+        *,
+        key: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[str]:
+        """The best translation of each text.
+
+        `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
+        temperature, seed and so on; None leaves one as it is.
+        """
+        settings["n_best"] = 1
+        found = self.translations(texts, depth, key=key, progress=progress, **settings)
+        return [best.text for (best,) in found]
+
+    @torch.no_grad()
+    def translations(
+        self,
+        texts: Sequence[str],
+        depth: str | None = None,
+        *,
+        key: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """The `n_best` translations of each text, best first (samples: in the order drawn). See `translate`.
+
+        An empty text has one empty translation.
+        """
+        plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
+        sources = self.tokenizers.source.encode(list(texts))
+        sources = [ids if text.strip() else [] for ids, text in zip(sources, texts)]
+        self.check_lengths(sources, "line")
+        results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
+        todo = [number for number, ids in enumerate(sources) if ids]
+        done = len(texts) - len(todo)
+        for places in batches([len(sources[number]) for number in todo], decoding.batch, SEARCH_TOKENS):
+            numbers = [todo[place] for place in places]
+            found = self.search([sources[number] for number in numbers], numbers, plans, key, decoding)
+            for number, hypotheses in zip(numbers, found):
+                results[number] = self.read(hypotheses)
+            done += len(numbers)
+            if progress:
+                progress(done, len(texts))
+        return results
+
+    def search(
+        self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """One batch. `numbers` are the places of its sentences among all, for sampling."""
+        target = self.tokenizers.target
+        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
+        lengths = torch.tensor([len(ids) for ids in sources])
+        max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
+        decoder = self.model.start(padded, plans, key)
+        return decode(decoder, target.bos, target.eos, target.pad, max_lengths, decoding, numbers)
+
+    def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+        texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])
+        return [
+            Translation(text, score, log_probability, tokens)
+            for text, (tokens, score, log_probability) in zip(texts, hypotheses)
+        ]
+
+    @torch.no_grad()
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | list[int]],
+        depth: str | None = None,
+        *,
+        key: str = "",
+    ) -> list[float]:
+        """The log-probability of each target (a text, or its tokens) and its end, given its source."""
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources but {len(targets)} targets: expected as many")
+        plans, target = self.plan(depth, key), self.tokenizers.target
+        source_ids = self.tokenizers.source.encode(list(sources))
+        texts = iter(target.encode([text for text in targets if isinstance(text, str)]))
+        target_ids = [next(texts) if isinstance(given, str) else given for given in targets]
+        self.check_lengths(source_ids, "source line")
+        self.check_lengths(target_ids, "target line")
+        results = [0.0] * len(sources)
+        longest = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids)]
+        for numbers in batches(longest, self.config.decoding.batch, SCORE_TOKENS):
+            batch = Batch(
+                source=collate_sources([self.ended(source_ids[n]) for n in numbers], self.model.pad),
+                target_in=collate_sources([[target.bos, *target_ids[n]] for n in numbers], target.pad),
+                target_out=collate_sources([[*target_ids[n], target.eos] for n in numbers], target.pad),
+                source_packing=None,
+                target_packing=None,
+                key=key,
+                tokens=sum(len(target_ids[n]) + 1 for n in numbers),
+                sentences=len(numbers),
+            )
+            for number, total in zip(numbers, log_probabilities(self.model, batch.to(self.device), plans)):
+                results[number] = total
+        return results
+
+    def ended(self, source: list[int]) -> list[int]:
+        return [*source, self.tokenizers.source.eos]
+
+    def check_lengths(self, sequences: list[list[int]], name: str) -> None:
+        room = self.config.model.max_positions - 1
+        for number, ids in enumerate(sequences, start=1):
+            if len(ids) > room:
+                raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
+
+
+def log_probabilities(model: Translator, batch: Batch, plans: Plans) -> list[float]:
+    """Of each target, from one pass over all its words."""
+    logits = model.logits(model(batch, plans))
+    words = torch.log_softmax(logits, dim=-1, dtype=torch.float32).gather(-1, batch.target_out[:, :, None])
+    totals: list[float] = words.squeeze(-1).masked_fill(batch.target_out == model.pad, 0.0).sum(dim=1).tolist()
+    return totals
+
+
+def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    start = 0
+    while start < len(order):
+        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
+        yield order[start : start + count]
+        start += count
+
+
+def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:
+    """With other values for some settings; None keeps the run's own."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    known = [field.name for field in dataclasses.fields(DecodingConfig)]
+    for name in given.keys() - set(known):
+        raise UserError(f"{name}: no such decoding setting; there are {', '.join(known)}")
+    try:
+        return dataclasses.replace(decoding, **given)
+    except ValueError as error:
+        raise UserError(str(error)) from None

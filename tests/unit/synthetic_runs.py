@@ -1,0 +1,117 @@
+"""Run folders as training and evaluation leave them, made of toy translations that get better with depth."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+from anydepth.evaluation.cells import layers
+from anydepth.evaluation.metrics import Scorer
+from anydepth.evaluation.samples import choose_samples
+
+PLACES = [("Berlin", "Berlin"), ("Köln", "Cologne"), ("Wien", "Vienna"), ("München", "Munich"), ("Genf", "Geneva")]
+THINGS = [("Brot", "bread"), ("Auto", "car"), ("Haus", "house"), ("Fahrrad", "bicycle"), ("Zimmer", "room")]
+MONTHS = [("März", "March"), ("Mai", "May"), ("Juni", "June"), ("Oktober", "October"), ("Dezember", "December")]
+NUMBERS = [("zwölf", "twelve"), ("vierzig", "forty"), ("siebzehn", "seventeen"), ("neunzig", "ninety")]
+
+
+def toy_test_set(sentences: int = 60) -> tuple[list[str], list[str]]:
+    draw = random.Random(1)
+    pairs = []
+    for _ in range(sentences):
+        place, thing, month, number = (draw.choice(words) for words in (PLACES, THINGS, MONTHS, NUMBERS))
+        day = draw.randint(1, 28)
+        pairs.append(
+            draw.choice(
+                [
+                    (
+                        f"Am {day}. {month[0]} kostet das {thing[0]} in {place[0]} {number[0]} Euro.",
+                        f"On {month[1]} {day} the {thing[1]} in {place[1]} costs {number[1]} euros.",
+                    ),
+                    (
+                        f"Von {place[0]} bis zum {thing[0]} sind es {number[0]} Kilometer, sagte sie im {month[0]}.",
+                        f"It is {number[1]} kilometres from {place[1]} to the {thing[1]}, she said in {month[1]}.",
+                    ),
+                ]
+            )
+        )
+    return [source for source, _ in pairs], [reference for _, reference in pairs]
+
+
+def toy_translation(reference: list[str], encoder: int, decoder: int, skill: float) -> list[str]:
+    """The reference with errors: fewer with every layer, and the errors of a depth include those of deeper ones."""
+    wrong = 0.4 - skill + 0.12 * math.exp(-0.6 * (encoder - 1)) + 0.1 * math.exp(-0.9 * (decoder - 1))
+    words = sorted({word for sentence in reference for word in sentence.split()})
+    outputs = []
+    for line, sentence in enumerate(reference):
+        said = []
+        for position, word in enumerate(sentence.split()):
+            draw = random.Random(f"{line} {position} {skill}")
+            if draw.random() > wrong:
+                said.append(word)
+            elif draw.random() < 0.7:
+                said.append(draw.choice(words))
+        outputs.append(" ".join(said))
+    return outputs
+
+
+def write_run(
+    folder: Path,
+    *,
+    skill: float = 0.1,
+    encoders: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
+    decoders: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
+    width: int = 512,
+    sentences: int = 60,
+) -> Path:
+    (folder / "outputs").mkdir(parents=True)
+    (folder / "config.toml").write_text(
+        f"schema = 1\nseed = 1\n\n[model]\nwidth = {width}\nheads = 8\nencoder_layers = {encoders[-1]}\n"
+        f'decoder_layers = {decoders[-1]}\n\n[depth]\ntype = "prefix"\n\n[training]\nlearning_rate = 1e-3\n'
+    )
+    source, reference = toy_test_set(sentences)
+    scorer = Scorer(reference)
+    cells, outputs = [], {}
+    noise = random.Random(2)
+    for encoder in encoders:
+        for decoder in decoders:
+            hypotheses = toy_translation(reference, encoder, decoder, skill)
+            scores = scorer.score(hypotheses)
+            seconds = (1.1 + 1.35 * decoder + 0.14 * encoder) * noise.uniform(0.98, 1.02)
+            cell = {"encoder": encoder, "decoder": decoder, "bleu": scores.bleu, "chrf": scores.chrf}
+            cells.append(
+                cell | {"seconds": seconds, "parameters": 5_120_000 + 3_150_000 * encoder + 4_200_000 * decoder}
+            )
+            outputs[f"{encoder}-{decoder}"] = hypotheses
+    ordered = [f"{cell['encoder']}-{cell['decoder']}" for cell in sorted(cells, key=layers)]
+    grid = {
+        "signatures": scorer.signatures,
+        "batch": 64,
+        "beam": 5,
+        "device": "cpu",
+        "machine": {"name": "Toy CPU @ 2.00GHz", "threads": 2, "torch": "2.13.0"},
+        "sentences": sentences,
+        "cells": cells,
+        "samples": choose_samples(source, reference, {depth: outputs[depth] for depth in ordered}),
+    }
+    (folder / "grid.json").write_text(json.dumps(grid))
+    for name, lines in {"source": source, "reference": reference, **outputs}.items():
+        (folder / "outputs" / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    write_metrics(folder / "metrics.jsonl", [ordered[0], ordered[-1]], skill)
+    return folder
+
+
+def write_metrics(path: Path, depths: list[str], skill: float) -> None:
+    noise = random.Random(3)
+    with path.open("w") as file:
+        for step in range(50, 10001, 50):
+            rate = 1e-3 * min(step / 1000, math.sqrt(1000 / step))
+            loss = 1.9 - skill + 6.5 * math.exp(-step / 900) + noise.gauss(0, 0.05)
+            entry = {"step": step, "kind": "train", "loss": loss, "nll": loss - 1, "tokens_per_second": 21000.0}
+            entry |= {"learning_rate": rate, "gradient_norm": 1.0, "seconds": step / 10, "epoch": step / 2000}
+            file.write(json.dumps(entry) + "\n")
+            for i, depth in enumerate(depths) if step % 500 == 0 else ():
+                loss = 2.3 - skill - 0.35 * i + 4.5 * math.exp(-step / 1100)
+                entry = {"step": step, "kind": "valid", "loss": loss, "perplexity": math.exp(loss), "depth": depth}
+                bleu = (28 + 8 * i + 30 * skill) * (1 - math.exp(-step / 1800))
+                file.write(json.dumps(entry | {"bleu": bleu, "chrf": bleu + 22, "seconds": step / 10}) + "\n")
