@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anydepth.data import corpora
+from anydepth.data import corpora, lines
 from anydepth.data.corpora import Builtin, DataConfig, Jsonl, ParallelText, Skips, Tsv, count_rows, read_pairs
 from anydepth.errors import UserError
 
@@ -41,7 +41,7 @@ def test_byte_order_mark_line_ends_and_missing_last_newline(tmp_path: Path) -> N
 
 
 def test_unusable_lines_are_counted_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "LONGEST_LINE", 20)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 20)
     source = [b"one", b"", b"three", b"four", b"f\xffve", b"six" * 30, b"x" * 19, b"   "]
     target = [b"1", b"2", b"\xff", b" ", b"5", b"6", b"7", b"8"]
     pairs, skips = read(parallel(tmp_path, b"\n".join(source), b"\n".join(target)))

@@ -64,7 +64,7 @@ def test_vocabulary(kind: Kind) -> None:
     assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.unk) == (0, 1, 2, 3)
     assert len(tokenizer) <= 400
     (ids,) = tokenizer.encode(["The dogs jumped"])
-    assert len(ids) < len("The dogs jumped") / 2  # it has learned something
+    assert len(ids) <= 5  # frequent words have become pieces, "The" too, which is part of no other word
     assert max(ids) < len(tokenizer)
     assert tokenizer.decode([[1, *ids, 2, 0, 0]]) == ["The dogs jumped"]
 

@@ -76,7 +76,7 @@ class Limits:
         packed = config.layout == "packed"
         # Packed batches mix lengths, so the sides stay near their mean ratio; padded ones are sorted by
         # target length and need more room, or long sources would cut many batches short.
-        slack = 1.05 if packed else 1.3
+        slack = 1.02 if packed else 1.3
         longest = _round_up(max(store.max_length for store in stores) + 1, 64)
         source = _round_up(int(config.tokens * source_tokens / target_tokens * slack), 128)
         # Enough segments to cut a whole row of padding into pieces of at most `longest`.

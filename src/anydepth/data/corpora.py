@@ -5,22 +5,19 @@ start and the line end (LF or CRLF) are not part of the text, everything else is
 is skipped and counted with its file and line; what can only be a mistake of the whole file is an error.
 """
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from anydepth.config_class import config
+from anydepth.data.lines import NOT_UTF8, count_lines, read_lines
 from anydepth.errors import UserError
 
 Split = Literal["train", "dev", "test"]
-EMPTY, NOT_UTF8, OVER_LONG, MALFORMED = "empty line", "invalid UTF-8", "over-long", "malformed row"
-LONGEST_LINE = 1 << 18  # bytes; a longer line is skipped without being held in memory
+EMPTY, MALFORMED = "empty line", "malformed row"
 
 
 @config
@@ -167,12 +164,6 @@ class Row(NamedTuple):
     target: str
 
 
-class _Line(NamedTuple):
-    place: str
-    text: str
-    problem: str  # a reason to skip it, or empty
-
-
 def read_pairs(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[tuple[str, str]]:
     """The usable pairs of a corpus, one at a time. Only the built-in corpus looks at `split`."""
     for row in read_rows(corpus, split, skips):
@@ -221,18 +212,10 @@ def count_rows(corpus: CorpusConfig) -> int:
     hours have been spent on them."""
     if isinstance(corpus, Builtin):
         return corpus.size
-    counts = [_count_lines(path) for path in files_of(corpus)]
+    counts = [count_lines(path) for path in files_of(corpus)]
     if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
         raise _unequal(corpus, *counts)
     return counts[0]
-
-
-def _count_lines(path: Path) -> int:
-    lines, block = 0, b"\n"
-    with _open(path) as file:
-        while more := file.read(1 << 20):
-            lines, block = lines + more.count(b"\n"), more
-    return lines + (not block.endswith(b"\n"))
 
 
 def _unequal(corpus: ParallelText, source: int, target: int) -> UserError:
@@ -243,7 +226,7 @@ def _unequal(corpus: ParallelText, source: int, target: int) -> UserError:
 
 
 def _read_parallel(corpus: ParallelText, skips: Skips) -> Iterator[Row]:
-    sources, targets = _lines(Path(corpus.source)), _lines(Path(corpus.target))
+    sources, targets = read_lines(Path(corpus.source)), read_lines(Path(corpus.target))
     for read, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
             longer = read + 1 + sum(1 for _ in (targets if source is None else sources))
@@ -258,7 +241,7 @@ def _read_parallel(corpus: ParallelText, skips: Skips) -> Iterator[Row]:
 
 
 def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
-    for line in _lines(Path(corpus.path)):
+    for line in read_lines(Path(corpus.path)):
         columns = line.text.split("\t")
         if line.problem or not line.text.strip():
             skips.add(line.problem or EMPTY, line.place)
@@ -270,7 +253,7 @@ def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
 
 
 def _read_jsonl(corpus: Jsonl, skips: Skips) -> Iterator[Row]:
-    for line in _lines(Path(corpus.path)):
+    for line in read_lines(Path(corpus.path)):
         if line.problem or not line.text.strip():
             skips.add(line.problem or EMPTY, line.place)
             continue
@@ -312,42 +295,3 @@ def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
     pairs = builtin.pairs(corpus.source, corpus.target, split, corpus.size, corpus.seed)
     for number, (source, target) in enumerate(pairs, start=1):
         yield Row(f"{name_of(corpus)}:{number}", source, target)
-
-
-def _lines(path: Path) -> Iterator[_Line]:
-    """The lines of a file without their ends. Only LF and CRLF end a line, whatever else Unicode calls a line
-    break."""
-    with _open(path) as file:
-        number = 0
-        while raw := file.readline(LONGEST_LINE):
-            number += 1
-            place = f"{path}:{number}"
-            if len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-                while raw and not raw.endswith(b"\n"):
-                    raw = file.readline(LONGEST_LINE)
-                yield _Line(place, "", OVER_LONG)
-                continue
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                yield _Line(place, raw.removesuffix(b"\n").removesuffix(b"\r").decode(), "")
-            except UnicodeDecodeError:
-                yield _Line(place, "", NOT_UTF8)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed if it ends in .gz; what goes wrong names the file."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield cast(IO[bytes], file)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; a file was expected") from None
-    except gzip.BadGzipFile:
-        raise UserError(f"{path} ends in .gz but is not a gzip file") from None
-    except (EOFError, zlib.error):
-        raise UserError(f"{path} is damaged or cut short: its gzip data ends early") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -9,24 +9,19 @@ there.
 import fcntl
 import hashlib
 import json
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from anydepth.data.corpora import (
-    OVER_LONG,
     CorpusConfig,
     DataConfig,
-    Row,
     Skips,
     Split,
     count_rows,
@@ -34,7 +29,9 @@ from anydepth.data.corpora import (
     name_of,
     read_rows,
 )
-from anydepth.data.tokenizer import Tokenizer, TokenizerPair
+from anydepth.data.encoding import Encoded, encode_all
+from anydepth.data.lines import OVER_LONG
+from anydepth.data.tokenizer import TokenizerPair
 from anydepth.errors import UserError
 
 Array = np.ndarray
@@ -42,8 +39,6 @@ Progress = Callable[[int, int], None]
 """Called with (lines done, lines in all)."""
 
 VERSION = 1
-CHUNK = 2048  # pairs between two entries of the journal
-PIECE = 128  # texts encoded at once: an encoding takes about 400 bytes a token while it lives
 SIDES = ("source", "target")
 
 
@@ -53,6 +48,8 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
+        if not self._meta["finished"]:
+            raise UserError(f"{folder}: the tokenization of this corpus has not been finished")
         self._arrays = {
             name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in _files(self._meta["dtype"])
         }
@@ -211,15 +208,6 @@ def _sizes(meta: dict[str, Any]) -> dict[str, int]:
     return {name: counts.get(name, meta["pairs"]) * dtype.itemsize for name, dtype in _files(meta["dtype"])}
 
 
-class _Encoded(NamedTuple):
-    """A chunk of rows as token ids; over-long pairs are left out of the ids."""
-
-    ids: tuple[Array, Array]
-    lengths: tuple[Array, Array]
-    read: int
-    over_long: list[str]
-
-
 class _Writer:
     """Appends encoded chunks to the files of a store."""
 
@@ -244,7 +232,7 @@ class _Writer:
             files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
-            for chunk in _encode_all(rows, tokenizers, max_length, self.meta["dtype"], workers):
+            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], workers):
                 self._append(files, chunk)
                 if progress:
                     progress(self.meta["read"] + unread.total, total)
@@ -254,7 +242,7 @@ class _Writer:
         self.meta |= {"skips": asdict(skips), "finished": True}
         self._save()
 
-    def _append(self, files: Mapping[str, BinaryIO], chunk: _Encoded) -> None:
+    def _append(self, files: Mapping[str, BinaryIO], chunk: Encoded) -> None:
         for number, side in enumerate(SIDES):
             lengths = chunk.lengths[number]
             ends = self.meta["tokens"][number] + np.cumsum(lengths, dtype=np.int64)
@@ -276,61 +264,3 @@ class _Writer:
         scratch = self.folder / "meta.json.new"
         scratch.write_text(json.dumps(self.meta, indent=1), encoding="utf-8")
         scratch.replace(self.folder / "meta.json")
-
-
-def _encode_all(
-    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int
-) -> Iterator[_Encoded]:
-    """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time."""
-    workers = workers or os.cpu_count() or 1
-    chunks = iter(lambda: list(islice(rows, CHUNK)), [])
-    waiting: deque[Future[_Encoded]] = deque()
-    with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Keep the tokenizers library from starting threads of its own inside ours."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before
-
-
-def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str) -> _Encoded:
-    source, source_lengths = _ids([row.source for row in rows], tokenizers.source, dtype)
-    target, target_lengths = _ids([row.target for row in rows], tokenizers.target, dtype)
-    fits = np.maximum(source_lengths, target_lengths) <= max_length + 1
-    return _Encoded(
-        ids=(source[np.repeat(fits, source_lengths)], target[np.repeat(fits, target_lengths)]),
-        lengths=(source_lengths[fits], target_lengths[fits]),
-        read=len(rows),
-        over_long=[rows[number].place for number in np.flatnonzero(~fits)],
-    )
-
-
-def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str) -> tuple[Array, Array]:
-    pieces: list[Array] = []
-    lengths: list[int] = []
-    for start in range(0, len(texts), PIECE):
-        encoded = tokenizer.encode(texts[start : start + PIECE])
-        for ids in encoded:
-            ids.append(tokenizer.eos)
-        pieces.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
-        lengths.extend(len(ids) for ids in encoded)
-    return np.concatenate(pieces), np.array(lengths, dtype=np.int32)

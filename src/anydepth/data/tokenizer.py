@@ -139,7 +139,8 @@ class Tokenizer:
         }
         trainer: Any = trainers.BpeTrainer(**options)
         if unigram:
-            trainer = trainers.UnigramTrainer(unk_token="<unk>", **options | {"vocab_size": size + len(END)})
+            options |= {"vocab_size": size + len(END), "unk_token": "<unk>", "n_sub_iterations": 4}
+            trainer = trainers.UnigramTrainer(**options)
         inner.train_from_iterator(_training_texts(texts, inner.normalizer, size, unigram), trainer)
         trained = json.loads(inner.to_str())
         (_finish_unigram if unigram else _finish_bpe)(trained["model"])

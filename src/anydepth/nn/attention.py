@@ -11,6 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn.cache import Slot
+from anydepth.nn.packed_attention import short_attention
+
+MOSTLY_SHORT = 512
+"""Where no sentence can be longer, most are far shorter, and a kernel for short ones wins over flash attention."""
 
 
 class Padded(NamedTuple):
@@ -46,6 +50,8 @@ def attend_packed(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, d
         mask = same_sentence(sees, q.shape[1], k.shape[1], causal)
         q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, mask, dropout).transpose(1, 2)
+    if dropout == 0 and q.shape[-1] in (16, 32, 64, 128) and sees.longest_key <= MOSTLY_SHORT:
+        return short_attention(q[0], k[0], v[0], sees.query_starts, sees.key_starts, causal).unsqueeze(0)
     # the public varlen function has no dropout; this is the operator behind it
     out = torch.ops.aten._flash_attention_forward(
         q[0], k[0], v[0], sees.query_starts, sees.key_starts, sees.longest_query, sees.longest_key,

@@ -56,9 +56,9 @@ class Embedding(nn.Module):
 
 def sinusoids(length: int, width: int) -> Tensor:
     """(length, width) sines in the first half, cosines in the second, wavelengths 2π … 10000 · 2π."""
-    frequency = 10000.0 ** (-torch.arange(0, width, 2) / width)
+    frequency = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
     angle = torch.arange(length)[:, None] * frequency[None, :]
-    return torch.cat([angle.sin(), angle.cos()[:, : width // 2]], dim=1)
+    return torch.cat([angle.sin(), angle.cos()[:, : width // 2]], dim=1).float()
 
 
 def word_vectors(vocabulary: int, width: int) -> nn.Embedding:

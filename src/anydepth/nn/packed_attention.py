@@ -7,20 +7,25 @@ No program shares an output with another, so there are no atomic additions and t
 Words of sentence i are rows starts[i]:starts[i+1]. Logarithms are to base 2, the one that the hardware has.
 """
 
+# mypy: disallow-untyped-defs=False
+# (kernels are written in Triton's language, in which an annotation means something else)
+
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 try:
-    import triton
-    import triton.language as tl
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     jit = triton.jit
-except ImportError:  # no GPU, no Triton: the module can still be imported and asked whether it is `available`
+except ImportError:  # the module can still be imported and asked whether it is `available`
+    triton, tl = None, SimpleNamespace(constexpr=None)
 
-    def jit(function):  # type: ignore[no-untyped-def]
+    def jit(function):
         return function
 
 
@@ -29,21 +34,23 @@ SMALL = 32
 BLOCK = 64
 """Sentences up to this many words take one tile of this size."""
 LOOP = 32
-"""Longer sentences loop over tiles of this size; small, because the long path must not cost the short ones registers."""
+"""Longer sentences loop over tiles of this size: small, so that the rare path does not cost the others registers."""
 FORWARD_WARPS = 4
+FORWARD_REGISTERS = 128
+"""A thread's at most: four programs fit into a multiprocessor of an H100, and only the loops spill (two values)."""
 BACKWARD_WARPS = 4
+BACKWARD_REGISTERS = 168
+"""Three programs fit, and at most four values spill."""
 STAGES = 1
 """More stages would buy the loops of long sentences speed with shared memory that all programs have to reserve."""
 
 
 def available() -> bool:
     """Whether this machine can run `short_attention`."""
-    return "triton" in globals() and torch.cuda.is_available()
+    return triton is not None and torch.cuda.is_available() and torch.version.hip is None
 
 
-def short_attention(
-    q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool
-) -> Tensor:
+def short_attention(q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool) -> Tensor:
     """softmax(q kᵀ / √d) v over (N, H, d) queries and (M, H, d) keys and values → (N, H, d), sentence by sentence.
 
     The last axis is contiguous, the others may have any stride; d is 16, 32, 64 or 128; starts are int32 and cover
@@ -67,6 +74,15 @@ def load_words(base, stride, words, length, WIDTH: tl.constexpr):
 def store_words(base, stride, words, length, values, WIDTH: tl.constexpr):
     places = base + words[:, None] * stride + tl.arange(0, WIDTH)[None, :]
     tl.store(places, values.to(base.dtype.element_ty), mask=(words < length)[:, None])
+
+
+@jit
+def place(query_starts, key_starts, HEADS: tl.constexpr):
+    """This program's head, its first query and key (as 64 bits: large packs pass 2³¹ numbers) and how many it has."""
+    sentence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    row, column = tl.load(query_starts + sentence), tl.load(key_starts + sentence)
+    queries, keys = tl.load(query_starts + sentence + 1) - row, tl.load(key_starts + sentence + 1) - column
+    return head.to(tl.int64), row.to(tl.int64), column.to(tl.int64), queries, keys
 
 
 @jit
@@ -137,29 +153,20 @@ def forward_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
     SMALL: tl.constexpr, BLOCK: tl.constexpr, LOOP: tl.constexpr,
 ):  # fmt: skip
-    sentence, head = tl.program_id(0) // HEADS, (tl.program_id(0) % HEADS).to(tl.int64)
-    row = tl.load(query_starts + sentence).to(tl.int64)
-    column = tl.load(key_starts + sentence).to(tl.int64)
-    queries = (tl.load(query_starts + sentence + 1) - row).to(tl.int32)
-    keys = (tl.load(key_starts + sentence + 1) - column).to(tl.int32)
+    head, row, column, queries, keys = place(query_starts, key_starts, HEADS)
     q += row * q_word + head * q_head
     k += column * k_word + head * k_head
     v += column * v_word + head * v_head
     out += (row * HEADS + head) * WIDTH
     lse += head * rows_in_all + row
+    sentence = q, k, v, out, lse, q_word, k_word, v_word, HEADS * WIDTH, queries, keys, scale
     longest = tl.maximum(queries, keys)
     if longest > BLOCK:
-        looped_forward(
-            q, k, v, out, lse, q_word, k_word, v_word, HEADS * WIDTH, queries, keys, scale, CAUSAL, WIDTH, LOOP
-        )  # fmt: skip
+        looped_forward(*sentence, CAUSAL, WIDTH, LOOP)
     elif longest > SMALL:
-        one_tile_forward(
-            q, k, v, out, lse, q_word, k_word, v_word, HEADS * WIDTH, queries, keys, scale, CAUSAL, WIDTH, BLOCK
-        )  # fmt: skip
+        one_tile_forward(*sentence, CAUSAL, WIDTH, BLOCK)
     elif longest > 0:
-        one_tile_forward(
-            q, k, v, out, lse, q_word, k_word, v_word, HEADS * WIDTH, queries, keys, scale, CAUSAL, WIDTH, SMALL
-        )  # fmt: skip
+        one_tile_forward(*sentence, CAUSAL, WIDTH, SMALL)
 
 
 @jit
@@ -192,9 +199,7 @@ def one_tile_backward(
     q_tile, dout_tile, lse_tile, delta = load_rows(
         q, out, dout, lse, q_word, out_word, dout_word, words, queries, WIDTH
     )
-    p, dscores = score_gradients(
-        q_tile, k_tile, v_tile, dout_tile, lse_tile, delta, words, words, keys, scale, CAUSAL
-    )
+    p, dscores = score_gradients(q_tile, k_tile, v_tile, dout_tile, lse_tile, delta, words, words, keys, scale, CAUSAL)
     store_words(dv, out_word, words, keys, product(p, dout_tile), WIDTH)
     store_words(dk, out_word, words, keys, product(dscores, q_tile) * factor, WIDTH)
     store_words(dq, out_word, words, queries, product(tl.trans(dscores), k_tile) * factor, WIDTH)
@@ -248,11 +253,7 @@ def backward_kernel(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
     SMALL: tl.constexpr, BLOCK: tl.constexpr, LOOP: tl.constexpr,
 ):  # fmt: skip
-    sentence, head = tl.program_id(0) // HEADS, (tl.program_id(0) % HEADS).to(tl.int64)
-    row = tl.load(query_starts + sentence).to(tl.int64)
-    column = tl.load(key_starts + sentence).to(tl.int64)
-    queries = (tl.load(query_starts + sentence + 1) - row).to(tl.int32)
-    keys = (tl.load(key_starts + sentence + 1) - column).to(tl.int32)
+    head, row, column, queries, keys = place(query_starts, key_starts, HEADS)
     q += row * q_word + head * q_head
     k += column * k_word + head * k_head
     v += column * v_word + head * v_head
@@ -262,22 +263,15 @@ def backward_kernel(
     dk += (column * HEADS + head) * WIDTH
     dv += (column * HEADS + head) * WIDTH
     lse += head * rows_in_all + row
+    tensors = q, k, v, out, lse, dout, dq, dk, dv
+    sentence = q_word, k_word, v_word, HEADS * WIDTH, dout_word, queries, keys, scale, factor
     longest = tl.maximum(queries, keys)
     if longest > BLOCK:
-        looped_backward(
-            q, k, v, out, lse, dout, dq, dk, dv, q_word, k_word, v_word, HEADS * WIDTH, dout_word, queries, keys,
-            scale, factor, CAUSAL, WIDTH, LOOP,
-        )  # fmt: skip
+        looped_backward(*tensors, *sentence, CAUSAL, WIDTH, LOOP)
     elif longest > SMALL:
-        one_tile_backward(
-            q, k, v, out, lse, dout, dq, dk, dv, q_word, k_word, v_word, HEADS * WIDTH, dout_word, queries, keys,
-            scale, factor, CAUSAL, WIDTH, BLOCK,
-        )  # fmt: skip
+        one_tile_backward(*tensors, *sentence, CAUSAL, WIDTH, BLOCK)
     elif longest > 0:
-        one_tile_backward(
-            q, k, v, out, lse, dout, dq, dk, dv, q_word, k_word, v_word, HEADS * WIDTH, dout_word, queries, keys,
-            scale, factor, CAUSAL, WIDTH, SMALL,
-        )  # fmt: skip
+        one_tile_backward(*tensors, *sentence, CAUSAL, WIDTH, SMALL)
 
 
 # The operators around them: opaque to torch.compile, which needs to know no more than the shapes.
@@ -289,20 +283,21 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """The result and the (H, N) logarithm of each query's sum of exponentials."""
     rows, heads, width = q.shape
+    if width not in (16, 32, 64, 128) or any(x.stride(2) != 1 for x in (q, k, v)):
+        raise ValueError(f"short_attention needs heads of 16, 32, 64 or 128 contiguous numbers, got {width}")
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     lse = torch.empty((heads, rows), dtype=torch.float32, device=q.device)
     forward_kernel[((len(query_starts) - 1) * heads,)](
         q, k, v, out, lse, query_starts, key_starts, rows, math.log2(math.e) / math.sqrt(width),
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
         heads, width, causal, SMALL, BLOCK, LOOP, num_warps=FORWARD_WARPS, num_stages=STAGES,
+        maxnreg=FORWARD_REGISTERS,
     )  # fmt: skip
     return out, lse
 
 
 @forward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
@@ -319,6 +314,7 @@ def backward(
         math.log2(math.e) / math.sqrt(width), 1 / math.sqrt(width),
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *dout.stride()[:2],
         heads, width, causal, SMALL, BLOCK, LOOP, num_warps=BACKWARD_WARPS, num_stages=STAGES,
+        maxnreg=BACKWARD_REGISTERS,
     )  # fmt: skip
     return dq, dk, dv
 

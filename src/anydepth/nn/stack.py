@@ -11,6 +11,9 @@ from anydepth.nn.cache import Cache
 from anydepth.nn.layers import Layer, LayerConfig
 from anydepth.plan import Plan
 
+COMPILER = {"triton.mix_order_reduction": False}
+"""Layer-norm gradients by two reductions instead of one of mixed order: 9 % of a whole training step on an H200."""
+
 
 class Stack(nn.Module):
     """L layers, and no opinion about which of them run."""
@@ -26,7 +29,7 @@ class Stack(nn.Module):
     def compile_for_training(self) -> None:
         """Compiles the layer, once for all layers and all plans (compiling the stack would make a graph for every
         plan). Inference keeps the plain layer: its shapes change with every word."""
-        self.train_layer = torch.compile(Layer.__call__)
+        self.train_layer = torch.compile(Layer.__call__, options=COMPILER)
 
     def states(
         self,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -37,70 +38,101 @@ def save(
     state: dict[str, Any],
     keep: int,
     notes: dict[str, str] | None = None,
+    every: int = 1,
 ) -> Path:
-    """Writes one checkpoint, then removes all but the newest `keep`. The notes stand in each safetensors file."""
+    """Writes one checkpoint, then takes away those no longer needed (`prune`). The notes stand in each safetensors
+    file."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     part = folder / f".part-{step:08d}"
     part.mkdir()
-    for name, named in tensors.items():
-        save_file(plain(named), part / f"{name}.safetensors", notes)
-    (part / STATE).write_text(json.dumps(state, indent=1))
-    sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
-    (part / MANIFEST).write_text(json.dumps({"step": step, "sha256": sums}, indent=1))
-    for file in part.iterdir():
-        flush(file)
+    try:
+        for name, named in tensors.items():
+            save_file(plain(named), part / f"{name}.safetensors", notes)
+        (part / STATE).write_text(json.dumps(state, indent=1))
+        sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
+        (part / MANIFEST).write_text(json.dumps({"step": step, "sha256": sums}, indent=1))
+        for file in part.iterdir():
+            flush(file)
+    except (OSError, SafetensorError) as error:  # most likely a full disk: give back what was taken
+        shutil.rmtree(part)
+        raise UserError(f"{part}: cannot save a checkpoint: {error}; earlier ones are kept") from None
     flush(part)
+    for path in steps(folder):
+        if step_of(path) >= step:  # damaged, or a resume would have gone on from there
+            set_aside(path)
     final = folder / f"step-{step:08d}"
-    if final.exists():  # a damaged one of the same step, or a replay
-        shutil.rmtree(final)
     os.replace(part, final)
     flush(folder)
-    for old in steps(folder)[:-keep]:
-        shutil.rmtree(old)
+    prune(folder, keep, every)
     return final
 
 
+def prune(folder: Path, keep: int, every: int = 1) -> None:
+    """Keeps the newest checkpoint and the `keep` - 1 newest before it whose step is a multiple of `every`.
+
+    The others were saved because a training was interrupted. Without them, the checkpoints of a resumed training,
+    and so their mean, are those of an uninterrupted one.
+    """
+    *older, _ = steps(folder)
+    scheduled = [path for path in reversed(older) if step_of(path) % every == 0]
+    for path in set(older).difference(scheduled[: keep - 1]):
+        set_aside(path)
+    remove_leftovers(folder)
+
+
+def set_aside(path: Path) -> None:
+    """A folder that loses its name first is never found half removed."""
+    os.replace(path, path.with_name(f".part-old-{path.name}"))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What was set aside, or what a killed save left behind."""
+    for part in folder.glob(".part-*"):
+        shutil.rmtree(part)
+
+
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint; damaged ones are passed over with a warning."""
-    for path in reversed(steps(folder)):
-        problem = damage(path)
-        if problem is None:
-            return read(path)
-        warnings.warn(f"{path}: {problem}; falling back to the checkpoint before it", stacklevel=2)
-    return None
+    """The newest whole checkpoint."""
+    return next((read(path) for path in reversed(steps(folder)) if is_whole(path)), None)
 
 
 def steps(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
-    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdigit()), key=step_of)
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def read(path: Path) -> Checkpoint:
     state = json.loads((path / STATE).read_text())
     tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
-    return Checkpoint(int(path.name.removeprefix("step-")), tensors, state)
+    return Checkpoint(step_of(path), tensors, state)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint can be used; a damaged one is passed over with a warning."""
+    problem = damage(path)
+    if problem:
+        warnings.warn(f"{path}: {problem}; falling back to other checkpoints", stacklevel=2)
+    return problem is None
 
 
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        sums = json.loads((path / MANIFEST).read_text())["sha256"]
+        sums = dict(json.loads((path / MANIFEST).read_text())["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         return "its manifest is missing or unreadable"
-    for name, expected in sums.items():
-        file = path / name
-        if not file.is_file():
+    present = {file.name for file in path.iterdir()} - {MANIFEST}
+    for name in sorted(present | sums.keys() | {STATE}):
+        if name not in present:
             return f"{name} is missing"
-        if checksum(file) != expected:
+        if checksum(path / name) != sums.get(name):
             return f"{name} does not match its checksum"
     return None
-
-
-def remove_leftovers(folder: Path) -> None:
-    """What a killed save left behind."""
-    for part in folder.glob(".part-*"):
-        shutil.rmtree(part)
 
 
 def checksum(file: Path) -> str:
@@ -121,12 +153,15 @@ def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().contiguous() for name, value in tensors.items()}
 
 
-def write_weights(weights: dict[str, Tensor], path: Path, notes: dict[str, str]) -> None:
+def write_weights(weights: dict[str, Tensor], path: Path, notes: dict[str, str] | None = None) -> None:
     """Replaces a safetensors file in one step."""
     part = path.with_name(f".part-{path.name}")
-    save_file(plain(weights), part, notes)
-    flush(part)
-    os.replace(part, path)
+    try:
+        save_file(plain(weights), part, notes)
+    except SafetensorError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error}") from None
+    put_in_place(part, path)
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:
@@ -146,7 +181,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Copies weights into a model that has exactly these."""
     parameters = dict(model.named_parameters())
-    for name in parameters.keys() ^ tensors.keys():
+    for name in sorted(parameters.keys() ^ tensors.keys()):
         raise UserError(f"weights do not fit the model: {name} is {'missing' if name in parameters else 'unknown'}")
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -159,6 +194,12 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 def write_text(text: str, path: Path) -> None:
     """Replaces a text file in one step."""
     part = path.with_name(f".part-{path.name}")
-    part.write_text(text)
+    part.write_text(text, encoding="utf-8")
+    put_in_place(part, path)
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Renames, and lets the disk keep first the content and then the name."""
     flush(part)
     os.replace(part, path)
+    flush(path.parent)

@@ -1,0 +1,5 @@
+"""`python -m anydepth`, which torchrun needs."""
+
+from anydepth.cli import main
+
+main()
