@@ -23,7 +23,7 @@ from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import Batch, Packing, collate, prefetch, stream
 from anydepth.data.corpora import DataConfig, ParallelText
 from anydepth.data.store import Store, tokenize
-from anydepth.data.tokenizer import TokenizerConfig, build
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair, build
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.training.distributed import Ranks, pick_device
@@ -35,9 +35,7 @@ PAD = 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with train.de.gz and train.en.gz")
     parser.add_argument("--steps", type=int, default=40, help="steps in each timed window")
     parser.add_argument("--windows", type=int, default=3)
@@ -45,11 +43,10 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="words a sentence for the fixed shape")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--work", type=Path, help="folder to keep the tokenized text in, for the next time")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    torch.backends.cuda.enable_cudnn_sdp(
-        False
-    )  # cuDNN plans anew for every shape, which would punish the rival most
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans anew for every shape, which would punish the rival most
     device = pick_device("auto")
     results: dict[str, float] = {}
 
@@ -69,15 +66,13 @@ def main() -> None:
     print(f"{'fixed shape, ratio':40s} {results['fixed shape, anydepth'] / rival:12.2f}")
     if args.data:
         with tempfile.TemporaryDirectory() as folder:
-            store = prepare(args.data, Path(folder))
+            store = prepare(args.data, args.work or Path(folder))
             ours = our_batches(store, args, device)
             report("real text, anydepth", time_ours(args, device, ours))
             ours.close()
             rows = padded_batches(store, args, device)
             report("real text, MBart eager", time_mbart(args, device, rows, compiled=False))
-        print(
-            f"{'real text, ratio':40s} {results['real text, anydepth'] / results['real text, MBart eager']:12.2f}"
-        )
+        print(f"{'real text, ratio':40s} {results['real text, anydepth'] / results['real text, MBart eager']:12.2f}")
     if args.out:
         args.out.write_text(json.dumps({"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
                                         "torch": torch.__version__, "tokens_per_second": results}, indent=1))  # fmt: skip
@@ -104,9 +99,7 @@ def time_steps(args: argparse.Namespace, device: torch.device, step: Callable[[i
 def time_ours(args: argparse.Namespace, device: torch.device, batches: Iterator[Batch]) -> float:
     layer = LayerConfig(width=args.width, ffn=2 * args.width, heads=4, dropout=0.1)
     stack = StackConfig(layers=args.layers)
-    model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), 10_000, 10_000, PAD).to(
-        device
-    )
+    model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), 10_000, 10_000, PAD).to(device)
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-4, warmup=100, clip=1.0)
     settings = TrainingConfig(optimizer=optimizer, label_smoothing=0.1)
     step = Step(model, build_optimizer(optimizer, model), settings, seed=1, ranks=Ranks(0, 1, device))
@@ -122,9 +115,7 @@ def time_ours(args: argparse.Namespace, device: torch.device, batches: Iterator[
 Padded = tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]
 
 
-def time_mbart(
-    args: argparse.Namespace, device: torch.device, batches: Iterator[Padded], compiled: bool
-) -> float:
+def time_mbart(args: argparse.Namespace, device: torch.device, batches: Iterator[Padded], compiled: bool) -> float:
     from transformers import MBartConfig, MBartForConditionalGeneration
 
     size = {"encoder_layers": args.layers, "decoder_layers": args.layers, "encoder_attention_heads": 4}
@@ -143,9 +134,7 @@ def time_mbart(
         shifted = torch.cat([target.new_ones(target.shape[0], 1), target[:, :-1]], 1)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             logits = forward(input_ids=source, attention_mask=mask, decoder_input_ids=shifted).logits
-            loss = F.cross_entropy(
-                logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=0.1
-            )
+            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=0.1)
         loss.backward()
         clip(model.parameters(), 1.0)
         optimizer.step()
@@ -171,16 +160,17 @@ def packed(source: torch.Tensor, target: torch.Tensor) -> Batch:
 def prepare(data: Path, folder: Path) -> Store:
     corpus = ParallelText(source=str(data / "train.de.gz"), target=str(data / "train.en.gz"))
     config = DataConfig(train=(corpus,))
-    tokenizers = build(TokenizerConfig(vocabulary=10_000), config, print)
+    if not (folder / "tokenizer.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        build(TokenizerConfig(vocabulary=10_000), config, print).save(folder)
+    tokenizers = TokenizerPair.load(folder)
     return tokenize(corpus, "train", tokenizers, folder / "store", config)
 
 
 def our_batches(store: Store, args: argparse.Namespace, device: torch.device) -> Iterator[Batch]:
     """As in training: made ahead by a background thread, packed on a GPU."""
     packed = device.type == "cuda"
-    batches = Batches(
-        [store], BatchingConfig(tokens=args.tokens, layout="packed" if packed else "padded"), seed=1
-    )
+    batches = Batches([store], BatchingConfig(tokens=args.tokens, layout="packed" if packed else "padded"), seed=1)
     with prefetch(stream(batches, pin=packed)) as ahead:
         for batch, _ in ahead:
             yield batch.to(device)

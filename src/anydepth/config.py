@@ -66,6 +66,9 @@ class Config:
             raise ValueError("schema must be at least 1")
         if self.seed < 0:
             raise ValueError("seed must not be negative")
+        tokenizer = self.tokenizer
+        if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
+            raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -93,7 +93,7 @@ def evaluate_run(
             beam=decoding.beam if beam is None else beam,
             batch=decoding.batch if batch is None else batch,
             out=folder,
-            lowercase=lowercase,
+            lowercase=lowercase or run.config.tokenizer.lowercase,
             progress=show,
         )
     write_report([folder], folder / "report.html")

@@ -139,8 +139,9 @@ def test_equals_flash_attention_compiled_and_recorded(causal: bool) -> None:
     words = starts(lengths, "cuda")
 
     def both(attention: object) -> tuple[Tensor, ...]:
-        out = attention(*qkv, words, words, causal)
-        return out, *torch.autograd.grad(out, qkv, dout)
+        fresh = [x.detach().requires_grad_() for x in qkv]  # a recording must not touch what other streams made
+        out = attention(*fresh, words, words, causal)
+        return out.detach(), *torch.autograd.grad(out, fresh, dout)
 
     def flash(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, _: Tensor, causal: bool) -> Tensor:
         return torch.ops.aten._flash_attention_forward(q, k, v, starts, starts, 100, 100, 0.0, causal, False)[0]

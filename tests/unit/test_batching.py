@@ -13,6 +13,7 @@ import pytest
 import torch
 from word_corpora import word_store
 
+from anydepth.data import batching
 from anydepth.data.batching import Batches, BatchingConfig, IndexBatch, Limits, one_pass
 from anydepth.data.collate import Batch, collate, collate_sources, prefetch, stream
 from anydepth.data.store import Store
@@ -81,14 +82,34 @@ def test_budgets(stores: list[Store], layout: Layout) -> None:
     assert np.mean(sizes) > (0.75 if layout == "padded" else 0.9) * 256
 
 
-def test_padded_batches_hold_similar_lengths(stores: list[Store]) -> None:
+@both_layouts
+def test_the_source_can_fill_a_batch_too(stores: list[Store], layout: Layout) -> None:
+    limits = replace(Limits.of(stores[:1], settings(layout)), source=100)
+    for pairs in batching._batches(stores[0], np.arange(3000), limits):
+        lengths = stores[0].source_lengths[pairs]
+        if layout == "padded":
+            assert len(pairs) * (-(-lengths.max() // 8) * 8) <= 100
+        else:
+            assert lengths.sum() <= 100 - limits.padding
+
+
+def test_padded_batches_hold_similar_lengths(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     store = stores[0]
-    real = padded = 0
-    for _, pairs in first_epoch(Batches([store], settings("padded", window=3000), seed=1)):
-        for lengths in (store.source_lengths[pairs], store.target_lengths[pairs]):
-            real += lengths.sum()
-            padded += len(pairs) * lengths.max()
-    assert real / padded > 0.85  # 0.55 if the order were random
+
+    def efficiency() -> float:
+        real = padded = 0
+        for pairs in one_pass(store, settings("padded", window=3000)):
+            for lengths in (store.source_lengths[pairs], store.target_lengths[pairs]):
+                real += lengths.sum()
+                padded += len(pairs) * (-(-lengths.max() // 8) * 8)
+        return real / padded
+
+    ours = efficiency()
+    assert ours > 0.75  # most of the rest is rounding up to a multiple of 8
+    monkeypatch.setattr(batching, "_by_length", lambda source, target, _: np.lexsort((source, -(-target // 8))))
+    assert efficiency() < ours
+    monkeypatch.setattr(batching, "_by_length", lambda source, target, _: np.arange(len(source)))
+    assert efficiency() < 0.7 * ours
 
 
 @both_layouts
@@ -122,8 +143,6 @@ def test_a_position_resumes_exactly(stores: list[Store], layout: Layout, count: 
 
 
 def test_seeking_makes_only_the_window_at_hand(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    from anydepth.data import batching
-
     batches = Batches(stores[:1], settings("packed", window=64), seed=5)
     for _ in islice(batches, 300):
         pass
@@ -281,8 +300,9 @@ def test_packed_batches_have_one_shape(stores: list[Store]) -> None:
     batches = Batches(stores, settings("packed"), seed=1, temperature=5.0)
     for batch, _ in islice(stream(batches), 300):
         assert_packed_well(batch, batches.limits)
-    full = collate(stores[0], np.array([0]), batches.limits)  # nearly all of it is padding
-    assert_packed_well(full, batches.limits)
+    for tokens in (256, 1000, 4096):  # nearly all of it is padding
+        limits = Limits.of(stores, settings("packed", tokens=tokens))
+        assert_packed_well(collate(stores[0], np.array([0]), limits), limits)
 
 
 def test_stream_hands_out_the_position_after_each_batch(stores: list[Store]) -> None:

@@ -119,8 +119,8 @@ class Tokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
-        """A new tokenizer. `texts` is read twice; the same texts in the same order give the same
-        tokenizer."""
+        """A new tokenizer. `texts` is read twice. The same texts in the same order give the same tokenizer: always
+        with BPE; with unigram unless rounding decides between two pieces that are equally good."""
         unigram = config.type == "unigram"
         inner = tokenizers.Tokenizer(models.Unigram() if unigram else models.BPE())
         inner.normalizer = normalizers.NFC()

@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ def save(
     part.mkdir()
     try:
         for name, named in tensors.items():
-            save_file(plain(named), part / f"{name}.safetensors", notes)
+            save_tensors(named, part / f"{name}.safetensors", notes)
         (part / STATE).write_text(json.dumps(state, indent=1))
         sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
         (part / MANIFEST).write_text(json.dumps({"step": step, "sha256": sums}, indent=1))
@@ -87,9 +88,12 @@ def set_aside(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What was set aside, or what a killed save left behind."""
+    """What was set aside, or what a kill left half written."""
     for part in folder.glob(".part-*"):
-        shutil.rmtree(part)
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink()
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -149,19 +153,23 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().contiguous() for name, value in tensors.items()}
+def save_tensors(tensors: dict[str, Tensor], file: Path, notes: dict[str, str] | None) -> None:
+    """A safetensors file that others may read if they may read other new files; `save_file` alone forbids it."""
+    file.touch()
+    mode = file.stat().st_mode
+    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, file, notes)
+    file.chmod(mode)
 
 
 def write_weights(weights: dict[str, Tensor], path: Path, notes: dict[str, str] | None = None) -> None:
     """Replaces a safetensors file in one step."""
-    part = path.with_name(f".part-{path.name}")
-    try:
-        save_file(plain(weights), part, notes)
-    except SafetensorError as error:
-        part.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {error}") from None
-    put_in_place(part, path)
+    # in a folder, because the safetensors library makes a temporary file beside it
+    with TemporaryDirectory(prefix=".part-", dir=path.parent) as part:
+        try:
+            save_tensors(weights, Path(part) / path.name, notes)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: cannot be written: {error}") from None
+        put_in_place(Path(part) / path.name, path)
 
 
 def average(paths: list[Path]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
 from anydepth.errors import UserError
 from anydepth.models import Translator
+from anydepth.training.checkpoint import put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
 if TYPE_CHECKING:
@@ -86,8 +88,8 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)
-    if not any(out.glob("tokenizer*.json")):
-        build(config.tokenizer, config.data, lambda text: console.print(text, highlight=False)).save(out)
+    if not any((out / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
+        save_whole(build(config.tokenizer, config.data, lambda text: console.print(text, highlight=False)), out)
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
@@ -101,3 +103,11 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
             for store in tokenize_all(config.data, split, tokenizers, out / "data", show):
                 if summary := store.skips.summary():
                     console.print(f"{split}: {summary}", highlight=False)
+
+
+def save_whole(tokenizers: TokenizerPair, out: Path) -> None:
+    """Writes the tokenizers so that a kill leaves all or none: that of the target is in place before the source's."""
+    with TemporaryDirectory(prefix=".part-", dir=out) as part:
+        tokenizers.save(part)
+        for file in sorted(Path(part).iterdir(), reverse=True):
+            put_in_place(file, out / file.name)

@@ -9,11 +9,14 @@ two cases in which hooks on backward passes silently leave gradients unsynchroni
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from anydepth.errors import UserError
 
 T = TypeVar("T")
 
@@ -35,11 +38,15 @@ def join(device: str = "auto") -> Ranks:
     """Joins the group that torchrun made, or stands alone."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = pick_device(device, local)
+    try:
+        chosen = pick_device(device, local)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"training.device: {device!r} is not here; expected cpu, cuda, cuda:N or auto") from None
     if world == 1:
         return Ranks(0, 1, chosen)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        # the others wait while rank 0 tokenizes or validates; who dies is noticed by torchrun
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timedelta(days=1))
     return Ranks(dist.get_rank(), world, chosen)
 
 
@@ -49,19 +56,28 @@ def leave() -> None:
 
 
 def pick_device(device: str, local: int = 0) -> torch.device:
-    if device != "auto":
-        return torch.device(device)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local)
-        return torch.device("cuda", local)
-    return torch.device("cpu")
+    """`cuda` and `auto` give each rank of a machine a GPU of its own."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device("cuda", local) if device == "cuda" else torch.device(device)
+    torch.empty(0, device=chosen)  # fails if there is no such device
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen
 
 
 def first_does(ranks: Ranks, work: Callable[[], T]) -> T | None:
-    """Rank 0 works, the others wait; only rank 0 gets the result."""
-    result = work() if ranks.first else None
-    if ranks.world > 1:
-        dist.barrier()
+    """Rank 0 works, the others wait; only rank 0 gets the result. If it fails, nobody goes on."""
+    if ranks.world == 1:
+        return work()
+    result, failure = None, None
+    if ranks.first:
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+    if agree(failure is not None, ranks):
+        raise failure or UserError(f"rank {ranks.rank} stops because rank 0 failed")
     return result
 
 

@@ -1,6 +1,7 @@
 """What happened in a training: metrics.jsonl, TensorBoard, and a progress bar for people."""
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -8,13 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from anydepth.errors import UserError
+from anydepth.training.settings import TrainingConfig
+
 
 class Journal:
-    """Appends one JSON object a line. On resume, lines after the restored step are taken back."""
+    """Appends one JSON object a line. On resume, what came after the checkpoint is taken back.
 
-    def __init__(self, folder: Path, steps: int, tensorboard: bool, quiet: bool) -> None:
+    Of several ranks only the first writes.
+    """
+
+    def __init__(self, folder: Path, settings: TrainingConfig, quiet: bool, first: bool = True) -> None:
+        self.folder, self.first = folder, first
         self.path = folder / "metrics.jsonl"
-        self.console = Console(stderr=True, quiet=quiet)
+        self.console = Console(stderr=True, quiet=quiet or not first)
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -22,10 +30,12 @@ class Journal:
             TextColumn("{task.fields[news]}"),
             TimeRemainingColumn(),
             console=self.console,
-            disable=quiet or not self.console.is_terminal,
+            disable=quiet or not first or not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("training", total=steps, news="")
-        self.board = open_board(folder) if tensorboard else None
+        self.task = self.bar.add_task("training", total=settings.steps, news="")
+        self.open_board = board_class() if settings.tensorboard and first else None
+        self.board: Any = None
+        self.forgotten_from: int | None = None
 
     def __enter__(self) -> "Journal":
         self.bar.start()
@@ -36,29 +46,43 @@ class Journal:
         if self.board is not None:
             self.board.close()
 
-    def rewind(self, step: int) -> None:
-        """Forgets what came after a step; a line cut short by a kill is dropped as well."""
-        kept = [line for line in read_metrics(self.path) if line["step"] <= step]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        self.bar.update(self.task, completed=step)
+    @property
+    def length(self) -> int:
+        """Bytes written so far: the place to rewind to."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def rewind(self, length: int, step: int) -> None:
+        """Forgets what was written after a step; a line cut short by a kill is dropped as well."""
+        if self.first and self.path.exists():
+            kept = self.path.read_bytes()[:length]
+            os.truncate(self.path, kept.rfind(b"\n") + 1)
+        self.forgotten_from = step + 1
+        self.advance(step)
 
     def write(self, line: dict[str, Any]) -> None:
+        if not self.first:
+            return
         with self.path.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
-        if self.board is not None:
-            for name, value in line.items():
-                if isinstance(value, float):
-                    self.board.add_scalar(f"{line['kind']}/{name}", value, line["step"])
-        if not self.bar.disable:
-            return
-        if line["kind"] == "valid" or line["step"] % 500 == 0:
-            self.console.print(f"step {line['step']}: {headline(line)}", highlight=False)
+        if self.open_board is not None:
+            self.draw(line)
+        if line["kind"] == "train":
+            self.bar.update(self.task, news=headline(line))
+        if line["kind"] == "valid" or (self.bar.disable and line["step"] % 500 == 0):
+            self.say(f"step {line['step']}: {headline(line)}")
+
+    def draw(self, line: dict[str, Any]) -> None:
+        """The numbers of a line, for TensorBoard."""
+        if self.board is None:
+            assert self.open_board is not None
+            self.board = self.open_board(str(self.folder / "tensorboard"), purge_step=self.forgotten_from)
+        kind = f"{line['kind']}-{line['depth']}" if "depth" in line else line["kind"]
+        for name, value in line.items():
+            if isinstance(value, float):
+                self.board.add_scalar(f"{kind}/{name}", value, line["step"])
 
     def advance(self, step: int) -> None:
         self.bar.update(self.task, completed=step)
-
-    def show(self, line: dict[str, Any]) -> None:
-        self.bar.update(self.task, news=headline(line))
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False)
@@ -72,13 +96,13 @@ def headline(line: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics.jsonl."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    """The lines of a metrics.jsonl."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def open_board(folder: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"))
+def board_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("training.tensorboard: not installed; pip install 'anydepth[tensorboard]'") from None
+    return SummaryWriter

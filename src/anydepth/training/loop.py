@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from anydepth.data.corpora import files_of
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.training import checkpoint
@@ -19,7 +21,6 @@ from anydepth.training.data import TrainingData, prepare
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
 from anydepth.training.journal import Journal
 from anydepth.training.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
-from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step, Sums, mixed
 from anydepth.training.validation import validate
 
@@ -36,13 +37,10 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
     model = data.build_model(config).to(ranks.device)
     share_weights(model, ranks)
     optimizer = build_optimizer(settings.optimizer, model)
-    with Journal(out, settings.steps, settings.tensorboard, quiet or not ranks.first) as journal:
+    with Journal(out, settings, quiet, ranks.first) as journal:
         run = Training(config, out, ranks, data, model, optimizer, journal)
         if resume:
             run.restore()
-        if run.progress.finished:
-            journal.say(f"{out} is finished after {run.progress.step} steps; nothing to do")
-            return out
         step_once = Step(model, optimizer, settings, config.seed, ranks)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
@@ -75,7 +73,6 @@ class Progress:
     best_loss: float = math.inf
     best_step: int = 0
     without_gain: int = 0
-    finished: bool = False
 
 
 @dataclass
@@ -95,6 +92,11 @@ class Training:
         self.settings = self.config.training
         self.notes = {"tokenizer": self.data.tokenizers.hash}
         self.window = Window(explosion=4 * math.log(self.model.output.num_embeddings))
+        self.checkpoints = self.out / "checkpoints"
+        self.finished_mark = self.checkpoints / "finished"
+        self.saved_step = self.finished_step = 0
+        for depth in self.settings.validate_depths:
+            self.model.plan(depth)  # better refused now than at the first validation
 
     def enough(self) -> bool:
         """Out of steps, of time or of patience."""
@@ -118,14 +120,18 @@ class Training:
 
     def restore(self) -> None:
         """Goes back to the newest whole checkpoint, or to the very start if there is none yet."""
-        found = checkpoint.newest(self.out / "checkpoints")
-        self.journal.rewind(found.step if found else 0)
+        found = checkpoint.newest(self.checkpoints)
         if found is None:
-            return
+            return self.journal.rewind(0, 0)
+        finished = self.finished_mark.exists() and self.finished_mark.read_text() == str(found.step)
+        if agree(finished, self.ranks):
+            self.finished_step = found.step
+        else:
+            self.journal.rewind(found.state["metrics"], found.step)
         checkpoint.load_weights(self.model, found.tensors["model"])
         restore_optimizer(self.optimizer, self.model, found.tensors["optimizer"])
         self.data.seek(found.state["position"])
-        self.progress = Progress(**found.state["progress"])
+        self.progress, self.saved_step = Progress(**found.state["progress"]), found.step
         self.window.begin(self.progress)
         if found.state["machine"] != machine():
             self.journal.say(f"warning: saved with {found.state['machine']}, resumed with {machine()}: bits may differ")
@@ -135,14 +141,21 @@ class Training:
         """A checkpoint, unless the weights are spoilt."""
         self.window.check(self.progress.step, self.out)
         first_does(self.ranks, self.write_checkpoint)
+        self.saved_step = self.progress.step
 
     def write_checkpoint(self) -> None:
         tensors = {
             "model": checkpoint.weights(self.model),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
         }
-        state = {"progress": asdict(self.progress), "position": self.data.position, "machine": machine()}
-        checkpoint.save(self.out / "checkpoints", self.progress.step, tensors, state, self.settings.keep, self.notes)
+        state = {
+            "progress": asdict(self.progress),
+            "position": self.data.position,
+            "metrics": self.journal.length,
+            "machine": machine(),
+        }
+        keep, every = self.settings.keep, self.settings.save_every
+        checkpoint.save(self.checkpoints, self.progress.step, tensors, state, keep, self.notes, every)
 
     def dev_loss(self, kind: str) -> float:
         """Mean loss over the validated depths; infinite without a dev set."""
@@ -156,6 +169,8 @@ class Training:
 
     def compare(self) -> None:
         """Validates, and keeps the weights if they are the best so far."""
+        if self.data.dev is None:
+            return
         loss, progress = self.dev_loss("valid"), self.progress
         if loss < progress.best_loss:
             progress.best_loss, progress.best_step, progress.without_gain = loss, progress.step, 0
@@ -169,12 +184,27 @@ class Training:
         first_does(self.ranks, lambda: checkpoint.write_weights(weights, path, self.notes))
 
     def finish(self) -> None:
-        """The last validation and checkpoint; then the mean of the last checkpoints, if it is better than the best."""
+        """The last checkpoint and validation; then the mean of the last checkpoints, if it is better than the best.
+
+        The mark that a run is finished comes last: a resume after a kill in here does all of this again.
+        """
+        step = self.progress.step
+        if self.finished_step == step:
+            return self.journal.say(f"{self.out} is finished after {step} steps; nothing to do")
+        if self.saved_step != step:
+            self.save()
         if not self.due(self.settings.validate_every):
             self.compare()
-        self.progress.finished = True
-        self.save()
-        last = checkpoint.steps(self.out / "checkpoints")[-self.settings.average :]
+        self.try_average()
+        first_does(self.ranks, lambda: checkpoint.write_text(str(step), self.finished_mark))
+
+    def try_average(self) -> None:
+        """The mean of the last checkpoints becomes the model if it is better than the best; the last if there is no
+        dev set to tell."""
+        keep, every = self.settings.keep, self.settings.save_every
+        first_does(self.ranks, lambda: checkpoint.prune(self.checkpoints, keep, every))
+        last = checkpoint.steps(self.checkpoints)[-self.settings.average :]
+        last = [path for path in last if checkpoint.is_whole(path)]
         if len(last) > 1:
             checkpoint.load_weights(self.model, checkpoint.average(last))
             if (loss := self.dev_loss("average")) < self.progress.best_loss or self.data.dev is None:
@@ -243,7 +273,12 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
         changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]
         if changed:
             raise UserError(f"{out}: cannot resume with other settings in [{changed[0]}] than {saved} has")
+    for corpus in (*config.data.train, config.data.dev, config.data.test):
+        for file in files_of(corpus) if corpus else ():
+            if not file.exists():
+                raise UserError(f"{file}: no such file")
     out.mkdir(parents=True, exist_ok=True)
+    checkpoint.remove_leftovers(out)
     checkpoint.write_text(dump(config), saved)
 
 
@@ -265,6 +300,9 @@ class Stop:
 def stop_politely() -> Iterator[Stop]:
     """Ctrl-C and SIGTERM let the step end and a checkpoint be written; a second Ctrl-C does not wait."""
     stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
+        yield stop
+        return
 
     def ask(number: int, frame: FrameType | None) -> None:
         if stop.asked:

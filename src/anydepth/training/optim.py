@@ -83,6 +83,4 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
         by_name.setdefault(name, {})[moment] = value
     for name, parameter in model.named_parameters():
         if name in by_name:
-            optimizer.state[parameter] = {
-                moment: value.to(parameter.device) for moment, value in by_name[name].items()
-            }
+            optimizer.state[parameter] = {moment: value.to(parameter.device) for moment, value in by_name[name].items()}

@@ -51,12 +51,15 @@ def scores(config: "Config", model: Translator, data: TrainingData, depth: str) 
     from anydepth.run import Run
 
     assert config.data.dev is not None
-    pairs = []
+    sides, pairs = (data.tokenizers.source, data.tokenizers.target), []
     for pair in read_pairs(config.data.dev, "dev", Skips()):
+        lengths = [len(side.encode([text])[0]) for side, text in zip(sides, pair)]
+        if max(lengths) > config.data.max_length:  # nor does the loss see it
+            continue
         pairs.append(pair)
         if len(pairs) == config.training.validate_sentences:
             break
     run = Run(config, model, data.tokenizers)
     hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
-    found = score(hypotheses, [target for _, target in pairs])
+    found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
     return {"bleu": found.bleu, "chrf": found.chrf}

@@ -50,7 +50,7 @@ def _pairs(source: str, target: str, split: str, size: int, seed: int) -> Iterat
     from anydepth.data.builtin.rendering import render
 
     for sentence in _sentences(split, size, seed):
-        yield render(source, sentence), render(target, sentence)
+        yield render(source, sentence), render(target, sentence, True)
 
 
 def _labelled(language: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:

@@ -43,15 +43,14 @@ _COUNTS = [count for count in range(3, 200) if count % 10 not in (1, 2)]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A bare number, always in words."""
-
     value: int
+    words: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
     date: datetime.date
-    style: Literal["weekday", "long", "numeric"]
+    words: bool  # the month, that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +149,21 @@ def draw(rng: Random, kind: str) -> Sentence:
     return Sentence(kind, tuple(clauses), asides, asides_first=rng.random() < 0.3)
 
 
+def _toss(rng: Random) -> bool:
+    return rng.random() < 0.5
+
+
 def _number(rng: Random) -> Number:
     digits = rng.choice((2, 3, 4, 5, 6, 6))
-    return Number(rng.randrange(10 ** (digits - 1), 10**digits))
+    return Number(rng.randrange(10 ** (digits - 1), 10**digits), _toss(rng))
 
 
-def _day(rng: Random, style: Literal["weekday", "long", "numeric"]) -> Day:
-    return Day(datetime.date(rng.randrange(1900, 2100), rng.randrange(1, 13), rng.choice(_DAYS)), style)
+def _day(rng: Random) -> Day:
+    return Day(datetime.date(rng.randrange(1900, 2100), rng.randrange(1, 13), rng.choice(_DAYS)), _toss(rng))
 
 
 def _clock(rng: Random) -> Clock:
-    return Clock(rng.choice(_HOURS), rng.randrange(0, 60, 5))
+    return Clock(rng.choice(_SPOKEN_HOURS), rng.choice([m for m in _COUNTS if 10 <= m < 60]), _toss(rng))
 
 
 def _two_times(rng: Random) -> tuple[Clock, Clock]:
@@ -169,20 +172,21 @@ def _two_times(rng: Random) -> tuple[Clock, Clock]:
 
 
 def _spoken_clock(rng: Random) -> Clock:
-    return Clock(rng.choice(_SPOKEN_HOURS), rng.choice([m for m in _COUNTS if 10 <= m < 60]), words=True)
+    return Clock(rng.choice(_SPOKEN_HOURS), rng.choice([m for m in _COUNTS if 10 <= m < 60]), _toss(rng))
 
 
 def _quantity(rng: Random, unit: str) -> Quantity:
     """In words, as a whole number or with one decimal."""
-    way = rng.random()
-    if way < 0.6:
-        return Quantity(unit, rng.choice(_COUNTS), words=True)
-    if way < 0.8:
-        return Quantity(unit, rng.choice(_COUNTS) + 200 * rng.randrange(40))
+    if rng.random() < 0.8:
+        return Quantity(unit, rng.choice(_COUNTS), _toss(rng))
     return Quantity(unit, round(rng.randrange(3, 100) + rng.randrange(1, 10) / 10, 1))
 
 
 def _amount(rng: Random) -> Quantity:
+    if rng.random() < 0.6:
+        while True:
+            n=_number(rng)
+            if n.value%10 not in (1,2): return Quantity(rng.choice(["EUR","USD","CHF","CAD","JPY","BRL","PLN","HUF","RUB"]),n.value,n.words)
     quantity = _quantity(rng, rng.choice(CURRENCIES))
     if isinstance(quantity.value, float):  # an amount has no or two decimals
         return Quantity(quantity.unit, round(quantity.value + rng.randrange(1, 10) / 100, 2))
@@ -212,13 +216,13 @@ def _by_place(rng: Random, of: Literal["territory", "city"], value: Callable[[Ra
 def _date_clause(rng: Random) -> Clause:
     match rng.randrange(4):
         case 0:
-            return Clause("deadline", (_day(rng, "long"),))
+            return Clause("deadline", (_day(rng),))
         case 1:
-            first, last = sorted((_day(rng, "long"), _day(rng, "long")), key=lambda day: day.date)
+            first, last = sorted((_day(rng), _day(rng)), key=lambda day: day.date)
             return Clause("exhibition", (first, last))
         case 2:
-            return Clause(rng.choice(("date", None)), (_day(rng, rng.choice(("weekday", "numeric"))),))
-    days = tuple(_day(rng, "long") for _ in range(rng.randint(2, 3)))
+            return Clause(rng.choice(("date", None)), (_day(rng),))
+    days = tuple(_day(rng) for _ in range(rng.randint(2, 3)))
     return Clause(rng.choice(("holidays", None)), (Listing(days, rng.choice(("and", "or"))),))
 
 
@@ -242,7 +246,7 @@ def _number_clause(rng: Random) -> Clause:
             return Clause("answer", (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 3))), "or"),))
         case 2:
             return Clause(rng.choice(("votes", None)), (_by_place(rng, "territory", _number),))
-    return Clause(rng.choice(("numbers", None)), (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 4))), "comma"),))
+    return Clause(rng.choice(("numbers", None)), (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 4))), "dash"),))
 
 
 def _amount_clause(rng: Random) -> Clause:
@@ -277,7 +281,7 @@ def _measure_clause(rng: Random) -> Clause:
             unit = rng.choice(LENGTHS)
             return Clause("size", (_quantity(rng, unit), _quantity(rng, unit), _quantity(rng, unit)))
         case 3:
-            return Clause("temperatures", (_by_place(rng, "city", lambda r: Quantity("temperature-celsius", r.choice(_COUNTS[:30]), words=True)),))
+            return Clause("temperatures", (_by_place(rng, "city", lambda r: Quantity("temperature-celsius", r.choice(_COUNTS[:30]), _toss(r))),))
     return Clause(None, (Listing((_quantity(rng, rng.choice(LENGTHS)), _quantity(rng, rng.choice(WEIGHTS)))),))
 
 

@@ -32,12 +32,12 @@ _SECONDS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second
 _PLAIN_SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
 
 
-def render(language: str, sentence: Sentence) -> str:
+def render(language: str, sentence: Sentence, flip: bool=False) -> str:
     """The sentence as one line of text."""
-    clauses = [_capitalized(language, phrase(language, clause)) for clause in sentence.clauses]
+    clauses = [_capitalized(language, phrase(language, clause, flip)) for clause in sentence.clauses]
     if sentence.asides:
         separator = " ; " if language == "fr" else "; "
-        brackets = f"({separator.join(phrase(language, aside) for aside in sentence.asides)})"
+        brackets = f"({separator.join(phrase(language, aside, flip) for aside in sentence.asides)})"
         if sentence.asides_first:
             clauses[0] = f"{brackets} {clauses[0]}"
         else:
@@ -46,33 +46,31 @@ def render(language: str, sentence: Sentence) -> str:
     return " ".join(clause if clause.endswith(".") else clause + "." for clause in clauses)
 
 
-def phrase(language: str, meaning: Meaning) -> str:
+def phrase(language: str, meaning: Meaning, flip: bool) -> str:
     """Any part of a sentence as text."""
     match meaning:
         case Clause(None, (part,)):
-            return phrase(language, part)
+            return phrase(language, part, flip)
         case Clause(str() as frame, parts):
-            return TEMPLATES[language][frame].format(*(phrase(language, part) for part in parts))
+            return TEMPLATES[language][frame].format(*(phrase(language, part, flip) for part in parts))
         case Listing(items, "dash" | "comma" as style):
-            return {"dash": " – ", "comma": ", "}[style].join(phrase(language, item) for item in items)
+            return {"dash": " – ", "comma": ", "}[style].join(phrase(language, item, flip) for item in items)
         case Listing(items, style):
-            return _list(language, [phrase(language, item) for item in items], style)
-    return _atom(language, meaning)
+            return _list(language, [phrase(language, item, flip) for item in items], style)
+    return _atom(language, meaning, flip)
 
 
 @lru_cache(maxsize=200_000)
-def _atom(language: str, meaning: Meaning) -> str:
+def _atom(language: str, meaning: Meaning, flip: bool) -> str:
     match meaning:
-        case Number(value):
-            text = cardinal(language, value)
-        case Day(date, style):
-            text = _day(language, date, style)
-        case Clock(hour, minute, True):
-            text = _spoken_clock(language, hour, minute)
-        case Clock(hour, minute):
-            text = format_time(datetime.time(hour, minute), "short", locale=_locale(language))
+        case Number(value, words):
+            text = cardinal(language, value) if words!=flip else format_decimal(value,locale=_locale(language))
+        case Day(date, words):
+            text = _day(language, date, "long" if words!=flip else "numeric")
+        case Clock(hour, minute, words):
+            text = _spoken_clock(language, hour, minute) if words!=flip else format_time(datetime.time(hour, minute), "short", locale=_locale(language))
         case Quantity():
-            text = _quantity(language, meaning)
+            text = _quantity(language, Quantity(meaning.unit,meaning.value,meaning.words!=flip))
         case FromNow(unit, value):
             text = _timedelta(language, unit, value, add_direction=True)
         case Name(of, code):
@@ -113,8 +111,9 @@ def _quantity(language: str, quantity: Quantity) -> str:
         text = _timedelta(language, unit, int(value), add_direction=False)
     else:
         text = format_unit(value, unit, "long", locale=_locale(language))
+    text=text.translate(_PLAIN_SPACES)
     # a whole number under a thousand has the same figures everywhere, and the noun keeps the form they ask for
-    return text.replace(str(value), cardinal(language, int(value))) if quantity.words else text
+    return text.replace(format_decimal(value,locale=_locale(language)).translate(_PLAIN_SPACES), cardinal(language, int(value))) if quantity.words and isinstance(value,int) else text
 
 
 def _amount(language: str, currency: str, value: int | float) -> str:
