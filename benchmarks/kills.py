@@ -62,7 +62,7 @@ warmup = 50
 """
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Moment:
     """When to kill."""
 
@@ -107,18 +107,22 @@ def main() -> None:
     print("in each tenth of the training:", *(tenths[tenth] for tenth in range(10)))
     for name in expected:
         same = "same" if found[name] == expected[name] else "DIFFERENT"
-        print(f"{name:40} {expected[name][:16]} {found[name][:16]} {same}")
+        print(f"{name:50} {expected[name][:16]} {found[name][:16]} {same}")
     sys.exit(found != expected or len(kills) < args.kills or inside < args.inside)
 
 
 def plan(steps: int, every: int, kills: int, inside: int, seed: int = 1) -> list[Moment]:
-    """Moments evenly spread over the training, and over its saves except the last few: some will be missed, and tried
-    again in the next."""
+    """One random moment in each of as many equal parts of the training; likewise for its saves, except the last few:
+    a save that was missed is followed by an attempt at the next one."""
     draw = random.Random(seed)
-    saves = [every * draw.randint(1, max(1, steps // every - 3)) for _ in range(inside)]
+    saves, others = max(1, steps // every - 3), kills - inside
     # a save has three files and their manifest
-    moments = [Moment(save - 0.5, files=number % 5) for number, save in enumerate(saves)]
-    return sorted(moments + [Moment(draw.uniform(0, steps - 1)) for _ in range(kills - inside)], key=moment_of)
+    moments = [
+        Moment(every * (1 + int((part + draw.random()) / inside * saves)) - 0.5, files=part % 5)
+        for part in range(inside)
+    ]
+    moments += [Moment((part + draw.random()) / others * (steps - 1)) for part in range(others)]
+    return sorted(moments, key=moment_of)
 
 
 def moment_of(moment: Moment) -> float:

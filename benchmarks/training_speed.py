@@ -74,8 +74,9 @@ def main() -> None:
             report("real text, MBart eager", time_mbart(args, device, rows, compiled=False))
         print(f"{'real text, ratio':40s} {results['real text, anydepth'] / results['real text, MBart eager']:12.2f}")
     if args.out:
-        args.out.write_text(json.dumps({"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-                                        "torch": torch.__version__, "tokens_per_second": results}, indent=1))  # fmt: skip
+        name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+        result = {"device": name, "torch": torch.__version__, "tokens_per_second": results}
+        args.out.write_text(json.dumps(result, indent=1))
 
 
 def time_steps(args: argparse.Namespace, device: torch.device, step: Callable[[int], int]) -> float:

@@ -16,6 +16,7 @@ from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 
 PAD, BOS, EOS = 0, 1, 2
+FULL = FullConfig()
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def _one_thread_and_seed() -> None:
 
 
 def tiny_translator(
-    depth: DepthConfig = FullConfig(), layers: int = 4, vocabulary: int = 23, norm: str | None = None, **settings: Any
+    depth: DepthConfig = FULL, layers: int = 4, vocabulary: int = 23, norm: str | None = None, **settings: Any
 ) -> Translator:
     """A random model of a few thousand weights, without dropout."""
     norm = norm or ("none" if depth.type == "rezero" else "pre")

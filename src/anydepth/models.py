@@ -56,7 +56,7 @@ class TranslatorConfig:
 
     def __post_init__(self) -> None:
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if self.layer.norm == "post" and stack.depth.type == "rezero":
+            if self.layer.norm == "post" and stack.depth.gated:
                 raise ValueError(
                     f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
                     'use layer.norm = "pre" or "none"'
@@ -96,16 +96,12 @@ class Translator(nn.Module):
     def plan(self, depth: str | None = None, key: str = "") -> Plans:
         """The plans of a depth such as "6-2", or the deepest ones."""
         encoder, decoder = (None, None) if depth is None else parse_depth(depth)
-        return Plans(
-            self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key))
-        )
+        return Plans(self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key)))
 
     def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
         """The plans of one training step."""
         request = Request(key=key)
-        return Plans(
-            self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder)
-        )
+        return Plans(self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder))
 
     # -- computation ---------------------------------------------------------------------------------------------
 
@@ -127,9 +123,7 @@ class Translator(nn.Module):
         x = self.target(batch.target_in, target_positions)
         return self.decode(x, sees_target, memories, sees_memory, plans, batch.key)
 
-    def encode(
-        self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, key: str = ""
-    ) -> list[Tensor]:
+    def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, key: str = "") -> list[Tensor]:
         """(B, S) words → what each decoder step attends to, (B, S, D) each."""
         gates = self.encoder_depth.gates(plans.encoder, Request(key=key))
         states = self.encoder.states(self.source(source, positions), plans.encoder, gates, sees)
@@ -201,5 +195,3 @@ def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:
 def final_norm(layer: LayerConfig) -> nn.Module:
     """Post-norm layers end normalised; the others need one norm at the end."""
     return make_norm(layer) if layer.norm == "pre" else nn.Identity()
-
-

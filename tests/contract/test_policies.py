@@ -1,4 +1,4 @@
-"""What every depth policy must do, tested over the union of their configurations: a new one is tested by being there."""
+"""What every depth policy must do, over the union of their configurations: a new one is tested by being there."""
 
 import typing
 

@@ -52,6 +52,10 @@ class Texts(NamedTuple):
     references: list[str]
 
 
+def flags(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
 # ---- fixtures
 
 
@@ -91,8 +95,7 @@ def lines(cli: Cli) -> Callable[..., list[str]]:
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Quickstart:
     folder = tmp_path_factory.mktemp("runs") / "quickstart"
-    flags = [part for setting in SETTINGS for part in ("--set", setting)]
-    done = anydepth_command("quickstart", "--out", folder, *flags)
+    done = anydepth_command("quickstart", "--out", folder, *flags(SETTINGS))
     assert done.returncode == 0, done.stderr
     return Quickstart(folder, done.stdout)
 
@@ -170,8 +173,7 @@ def test_metrics_tell_of_training_and_validation(folder: Path) -> None:
 def test_a_finished_quickstart_is_not_done_again(folder: Path, lines: Callable[..., list[str]]) -> None:
     names = ("model.safetensors", "metrics.jsonl", "grid.json")
     before = [(folder / name).read_bytes() for name in names]
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    assert lines("quickstart", "--out", folder, *settings)
+    assert lines("quickstart", "--out", folder, *flags(SETTINGS))
     assert [(folder / name).read_bytes() for name in names] == before
 
 
@@ -260,6 +262,25 @@ def is_close(run: Run, text: str, depth: str, beam: int, one: Translation, other
             logits = decoder.step(torch.tensor([token]))
     best, second = logits.log_softmax(-1).topk(2).values[0].tolist()
     return bool(best - second < CLOSE)
+
+
+# ---- train
+
+
+def test_over_long_dev_lines_do_not_stop_a_training(tmp_path: Path, lines: Any) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[data]\ntrain = [{ type = "builtin", size = 300 }]\ndev = { type = "builtin", size = 20 }\n')
+    settings = [*SETTINGS[3:], "data.train.0.size=300", "training.steps=1", "model.max_positions=32"]
+    settings += ['training.validate_depths=["2-2"]']
+    lines("train", recipe, "--out", tmp_path / "run", *flags(settings))
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["kind"]) == (1, "valid")
+    assert "chrf" in last
+
+
+def test_two_vocabularies_cannot_share_a_matrix(folder: Path, cli: Cli) -> None:
+    line = refusal(cli("describe", folder / "config.toml", "--set", "tokenizer.joint=false"))
+    assert 'model.tie: "all" needs one tokenizer for both sides' in line
 
 
 # ---- evaluate, report

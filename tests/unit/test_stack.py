@@ -5,7 +5,7 @@ import torch
 from conftest import random_batch, tiny_translator
 from torch import Tensor, nn
 
-from anydepth.depth import Full, LayerDrop, Prefix, ReZero, Recurrent, Subnetwork
+from anydepth.depth import Full, LayerDrop, Prefix, Recurrent, ReZero, Subnetwork
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, TranslatorConfig

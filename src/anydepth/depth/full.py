@@ -1,6 +1,6 @@
 """The plain Transformer: all layers, always."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from anydepth.config_class import config
 from anydepth.depth.policy import Depth
@@ -12,6 +12,7 @@ class FullConfig:
     """All layers, always: the plain Transformer."""
 
     type: Literal["full"] = "full"
+    gated: ClassVar[bool] = False
 
     def build(self, layers: int) -> "Full":
         return Full(layers)

@@ -1,6 +1,6 @@
 """LayerDrop: each layer is left out of a training step with probability p; pruned without re-training afterwards."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator
@@ -15,6 +15,7 @@ class LayerDropConfig:
     """Random subsets of the layers in training, evenly pruned ones at inference."""
 
     type: Literal["layerdrop"] = "layerdrop"
+    gated: ClassVar[bool] = False
     drop: float = 0.2
     """Probability that a layer is left out of a training step."""
 

@@ -1,6 +1,6 @@
 """The first d layers, for every d (tied-multi, Algorithm 1: every layer is an exit)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Generator
 
@@ -14,6 +14,7 @@ class PrefixConfig:
     """The first d layers, for every d."""
 
     type: Literal["prefix"] = "prefix"
+    gated: ClassVar[bool] = False
     sample: Literal["uniform", "full"] = "uniform"
     """How training draws d each step: `uniform` over 1 … L, or always the `full` stack."""
 

@@ -1,6 +1,6 @@
 """Recurrent stacking (tied-multi §5): the same few layers, applied again and again."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Generator
 
@@ -14,6 +14,7 @@ class RecurrentConfig:
     """The stack's own layers, applied in turn until the depth is reached."""
 
     type: Literal["recurrent"] = "recurrent"
+    gated: ClassVar[bool] = False
     depth: int = 6
     """Steps of the deepest plan; with one layer that layer runs so many times."""
     sample: Literal["uniform", "full"] = "full"
@@ -35,9 +36,7 @@ class Recurrent(Depth):
         self.uniform = sample == "uniform"
 
     def plans(self) -> dict[int, Plan]:
-        return {
-            depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)
-        }
+        return {depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)}
 
     def sample(self, request: Request, generator: Generator) -> Plan:
         plans = self.plans()

@@ -1,6 +1,6 @@
 """ReZero: each layer's branches are scaled by one learned number that starts at 0, so that any depth trains."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,6 +15,7 @@ class ReZeroConfig:
     """All layers, each scaled by a learned number that starts at 0. Needs `norm` "none" or "pre"."""
 
     type: Literal["rezero"] = "rezero"
+    gated: ClassVar[bool] = True
 
     def build(self, layers: int) -> "ReZero":
         return ReZero(layers)

@@ -6,7 +6,8 @@ sub-networks (Eq. 5), and average layer distance, how far apart the neighbours o
 
 import statistics
 from collections.abc import Callable
-from typing import Literal
+from itertools import pairwise
+from typing import ClassVar, Literal
 
 from torch import Generator
 
@@ -24,6 +25,7 @@ class SubnetworkConfig:
     """A fixed sub-network of the layers for every depth of a set."""
 
     type: Literal["subnetwork"] = "subnetwork"
+    gated: ClassVar[bool] = False
     strategy: Literal["head", "seq", "left", "middle-left", "optimal"] = "optimal"
     """How layers are assigned to depths (flexible-depth §3.3)."""
     depths: tuple[int, ...] = ()
@@ -156,5 +158,5 @@ def task_balance(assignment: Assignment, layers: int) -> float:
 
 def average_layer_distance(assignment: Assignment) -> float:
     """Mean distance of neighbouring layers, over all neighbours of all sub-networks (Eq. 6)."""
-    gaps = [b - a for chosen in assignment.values() for a, b in zip(chosen, chosen[1:])]
+    gaps = [b - a for chosen in assignment.values() for a, b in pairwise(chosen)]
     return sum(gaps) / len(gaps) if gaps else 0.0

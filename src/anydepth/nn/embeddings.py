@@ -15,9 +15,9 @@ Positions = Literal["sinusoidal", "learned"]
 class Embedding(nn.Module):
     """√D · E[word] + P[position], normalised if asked, then dropout. The matrix E may be shared."""
 
-    def __init__(
-        self, words: nn.Embedding, positions: Positions, longest: int, norm: bool, dropout: float
-    ) -> None:
+    waves: Tensor
+
+    def __init__(self, words: nn.Embedding, positions: Positions, longest: int, norm: bool, dropout: float) -> None:
         super().__init__()
         width = words.embedding_dim
         self.train_embed = Embedding.embed

@@ -1,6 +1,6 @@
 """One Transformer layer. The residual additions live here, because a gate z scales each branch:
 
-    pre-norm    x + z · F(norm(x))          post-norm    norm(x + F(x))          no norm    x + z · F(x)
+pre-norm    x + z · F(norm(x))          post-norm    norm(x + F(x))          no norm    x + z · F(x)
 """
 
 from typing import Literal
@@ -78,7 +78,9 @@ class Layer(nn.Module):
         branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
         x = self.leave(x, branch, gate, self.attention_norm)
         if self.cross is not None:
-            assert self.cross_norm is not None and memory is not None and sees_memory is not None
+            assert self.cross_norm is not None
+            assert memory is not None
+            assert sees_memory is not None
             branch = self.cross(self.enter(x, self.cross_norm), memory, sees_memory, slot)
             x = self.leave(x, branch, gate, self.cross_norm)
         branch = self.feed_forward(self.enter(x, self.ffn_norm))

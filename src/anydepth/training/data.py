@@ -73,6 +73,7 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
     if layout == "auto":
         layout = "packed" if ranks.device.type == "cuda" and config.training.precision != "fp32" else "padded"
     batching = replace(config.batching, layout=layout)
+    check_positions(config, batching)
     batches = Batches(
         train,
         batching,
@@ -82,6 +83,17 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         world=ranks.world,
     )
     return TrainingData(tokenizers, batches, dev[0] if dev else None, batching, ranks.device)
+
+
+def check_positions(config: "Config", batching: BatchingConfig) -> None:
+    """Batches are padded beyond the longest sentence; its positions must still exist."""
+    multiple = 64 if batching.layout == "packed" else batching.lengths
+    needed = -(-(config.data.max_length + 1) // multiple) * multiple
+    if needed > config.model.max_positions:
+        raise UserError(
+            f"model.max_positions: {config.model.max_positions} is too small for data.max_length = "
+            f"{config.data.max_length}, which takes {needed} with padding"
+        )
 
 
 def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:

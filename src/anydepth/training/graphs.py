@@ -86,7 +86,8 @@ def copied(batch: Batch, into: Batch) -> Batch:
 
 
 def copy_packing(batch: Packing | None, into: Packing | None) -> None:
-    assert batch is not None and into is not None
+    assert batch is not None
+    assert into is not None
     tensors: list[tuple[Tensor, Tensor]] = [(into.starts, batch.starts), (into.positions, batch.positions)]
     for ours, theirs in tensors:
         ours.copy_(theirs, non_blocking=True)

@@ -85,7 +85,7 @@ class Journal:
         self.bar.update(self.task, completed=step)
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def headline(line: dict[str, Any]) -> str:

@@ -14,22 +14,189 @@ from typing import Literal, TypeAlias
 
 KINDS = ("date", "time", "number", "amount", "duration", "measure", "places", "languages")
 
-TERRITORIES = (
-    "AL AR AM AU AT BE BR BG CA CL CN CO HR CU CY CZ DK EG EE ET FI FR GE DE GR HU IS IN ID IR IE IL IT JP JO KZ KE LV "
-    "LB LT LU MY MT MX MA NL NZ NG NO PK PE PH PL PT RO RU SA RS SK SI ZA ES SE CH TH TN TR UA AE GB US UY VN"
-).split()
-LANGUAGE_NAMES = (
-    "sq ar hy eu be bg ca zh hr cs da nl en eo et fi fr gl ka de el he hi hu is id ga it ja ko la lv lt mk mt no fa pl "
-    "pt ro ru sr sk sl es sw sv th tr uk vi cy"
-).split()
-CITIES = (
-    "Europe/Lisbon Europe/Madrid Europe/Paris Europe/Rome Europe/Vienna Europe/Prague Europe/Warsaw Europe/Budapest "
-    "Europe/Athens Europe/Bucharest Europe/Belgrade Europe/Helsinki Europe/Stockholm Europe/Copenhagen Europe/London "
-    "Europe/Dublin Europe/Brussels Europe/Istanbul Europe/Zurich Europe/Berlin Asia/Tokyo Asia/Seoul Asia/Shanghai "
-    "Asia/Bangkok Asia/Beirut Asia/Tehran Africa/Cairo Africa/Nairobi America/New_York America/Chicago America/Toronto "
-    "America/Havana America/Lima Australia/Sydney"
-).split()
-CURRENCIES = "EUR USD GBP CHF PLN CZK SEK NOK HUF RUB UAH TRY JPY INR BRL CAD".split()
+TERRITORIES = [
+    "AL",
+    "AR",
+    "AM",
+    "AU",
+    "AT",
+    "BE",
+    "BR",
+    "BG",
+    "CA",
+    "CL",
+    "CN",
+    "CO",
+    "HR",
+    "CU",
+    "CY",
+    "CZ",
+    "DK",
+    "EG",
+    "EE",
+    "ET",
+    "FI",
+    "FR",
+    "GE",
+    "DE",
+    "GR",
+    "HU",
+    "IS",
+    "IN",
+    "ID",
+    "IR",
+    "IE",
+    "IL",
+    "IT",
+    "JP",
+    "JO",
+    "KZ",
+    "KE",
+    "LV",
+    "LB",
+    "LT",
+    "LU",
+    "MY",
+    "MT",
+    "MX",
+    "MA",
+    "NL",
+    "NZ",
+    "NG",
+    "NO",
+    "PK",
+    "PE",
+    "PH",
+    "PL",
+    "PT",
+    "RO",
+    "RU",
+    "SA",
+    "RS",
+    "SK",
+    "SI",
+    "ZA",
+    "ES",
+    "SE",
+    "CH",
+    "TH",
+    "TN",
+    "TR",
+    "UA",
+    "AE",
+    "GB",
+    "US",
+    "UY",
+    "VN",
+]
+LANGUAGE_NAMES = [
+    "sq",
+    "ar",
+    "hy",
+    "eu",
+    "be",
+    "bg",
+    "ca",
+    "zh",
+    "hr",
+    "cs",
+    "da",
+    "nl",
+    "en",
+    "eo",
+    "et",
+    "fi",
+    "fr",
+    "gl",
+    "ka",
+    "de",
+    "el",
+    "he",
+    "hi",
+    "hu",
+    "is",
+    "id",
+    "ga",
+    "it",
+    "ja",
+    "ko",
+    "la",
+    "lv",
+    "lt",
+    "mk",
+    "mt",
+    "no",
+    "fa",
+    "pl",
+    "pt",
+    "ro",
+    "ru",
+    "sr",
+    "sk",
+    "sl",
+    "es",
+    "sw",
+    "sv",
+    "th",
+    "tr",
+    "uk",
+    "vi",
+    "cy",
+]
+CITIES = [
+    "Europe/Lisbon",
+    "Europe/Madrid",
+    "Europe/Paris",
+    "Europe/Rome",
+    "Europe/Vienna",
+    "Europe/Prague",
+    "Europe/Warsaw",
+    "Europe/Budapest",
+    "Europe/Athens",
+    "Europe/Bucharest",
+    "Europe/Belgrade",
+    "Europe/Helsinki",
+    "Europe/Stockholm",
+    "Europe/Copenhagen",
+    "Europe/London",
+    "Europe/Dublin",
+    "Europe/Brussels",
+    "Europe/Istanbul",
+    "Europe/Zurich",
+    "Europe/Berlin",
+    "Asia/Tokyo",
+    "Asia/Seoul",
+    "Asia/Shanghai",
+    "Asia/Bangkok",
+    "Asia/Beirut",
+    "Asia/Tehran",
+    "Africa/Cairo",
+    "Africa/Nairobi",
+    "America/New_York",
+    "America/Chicago",
+    "America/Toronto",
+    "America/Havana",
+    "America/Lima",
+    "Australia/Sydney",
+]
+CURRENCIES = [
+    "EUR",
+    "USD",
+    "GBP",
+    "CHF",
+    "PLN",
+    "CZK",
+    "SEK",
+    "NOK",
+    "HUF",
+    "RUB",
+    "UAH",
+    "TRY",
+    "JPY",
+    "INR",
+    "BRL",
+    "CAD",
+]
 LENGTHS = ("length-kilometer", "length-meter", "length-centimeter")
 WEIGHTS = ("mass-tonne", "mass-kilogram", "mass-gram")
 DURATIONS = ("week", "day", "hour", "minute", "second")
@@ -185,8 +352,11 @@ def _quantity(rng: Random, unit: str) -> Quantity:
 def _amount(rng: Random) -> Quantity:
     if rng.random() < 0.6:
         while True:
-            n=_number(rng)
-            if n.value%10 not in (1,2): return Quantity(rng.choice(["EUR","USD","CHF","CAD","JPY","BRL","PLN","HUF","RUB"]),n.value,n.words)
+            n = _number(rng)
+            if n.value % 10 not in (1, 2):
+                return Quantity(
+                    rng.choice(["EUR", "USD", "CHF", "CAD", "JPY", "BRL", "PLN", "HUF", "RUB"]), n.value, n.words
+                )
     quantity = _quantity(rng, rng.choice(CURRENCIES))
     if isinstance(quantity.value, float):  # an amount has no or two decimals
         return Quantity(quantity.unit, round(quantity.value + rng.randrange(1, 10) / 100, 2))
@@ -246,7 +416,9 @@ def _number_clause(rng: Random) -> Clause:
             return Clause("answer", (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 3))), "or"),))
         case 2:
             return Clause(rng.choice(("votes", None)), (_by_place(rng, "territory", _number),))
-    return Clause(rng.choice(("numbers", None)), (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 4))), "dash"),))
+    return Clause(
+        rng.choice(("numbers", None)), (Listing(tuple(_number(rng) for _ in range(rng.randint(2, 4))), "dash"),)
+    )
 
 
 def _amount_clause(rng: Random) -> Clause:
@@ -281,7 +453,10 @@ def _measure_clause(rng: Random) -> Clause:
             unit = rng.choice(LENGTHS)
             return Clause("size", (_quantity(rng, unit), _quantity(rng, unit), _quantity(rng, unit)))
         case 3:
-            return Clause("temperatures", (_by_place(rng, "city", lambda r: Quantity("temperature-celsius", r.choice(_COUNTS[:30]), _toss(r))),))
+            return Clause(
+                "temperatures",
+                (_by_place(rng, "city", lambda r: Quantity("temperature-celsius", r.choice(_COUNTS[:30]), _toss(r))),),
+            )
     return Clause(None, (Listing((_quantity(rng, rng.choice(LENGTHS)), _quantity(rng, rng.choice(WEIGHTS)))),))
 
 

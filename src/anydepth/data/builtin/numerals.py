@@ -7,7 +7,7 @@ what it gets wrong in longer numbers: it loses the one of Turkish 141,000 and wr
 """
 
 import re
-from functools import lru_cache
+from functools import cache
 
 LIMIT = 1_000_000
 
@@ -21,7 +21,9 @@ _REPAIRS = {
     "uk": (("'", "ʼ"),),
     "hu": (("kettőezer", "kétezer"),),
 }
-_TURKISH_WORD = "sıfır|bir|iki|üç|dört|beş|altı|yedi|sekiz|dokuz|on|yirmi|otuz|kırk|elli|altmış|yetmiş|seksen|doksan|yüz"
+_TURKISH_WORD = (
+    "sıfır|bir|iki|üç|dört|beş|altı|yedi|sekiz|dokuz|on|yirmi|otuz|kırk|elli|altmış|yetmiş|seksen|doksan|yüz"
+)
 
 
 def cardinal(language: str, number: int) -> str:
@@ -50,7 +52,7 @@ def feminine_ordinal(language: str, number: int) -> str:
     return re.sub(r"ий\b", "а", words).replace("'", "ʼ")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _words(language: str, number: int) -> str:
     from num2words import num2words
 

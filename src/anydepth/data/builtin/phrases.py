@@ -6,10 +6,22 @@ depends on the filling. Dates avoid the 1st, 8th and 11th (1er, l'8, l'11), time
 об 11), and counted things the numbers that end in 1 or 2, which agree with their noun in many languages.
 """
 
-NOUNS = (
-    "date holidays local-time clock numbers votes prices waiting temperatures countries route destinations "
-    "languages subtitles"
-).split()
+NOUNS = [
+    "date",
+    "holidays",
+    "local-time",
+    "clock",
+    "numbers",
+    "votes",
+    "prices",
+    "waiting",
+    "temperatures",
+    "countries",
+    "route",
+    "destinations",
+    "languages",
+    "subtitles",
+]
 """The heading of each colon phrase, in the order in which the table below lists them."""
 
 _NOUN_TABLE = {
@@ -31,8 +43,7 @@ _NOUN_TABLE = {
     "Resmål|Språk|Undertexter",
     "pl": "Data|Dni świąteczne|Czas lokalny|Godzina|Liczby|Głosy|Ceny|Czas oczekiwania|Temperatury|Kraje|Trasa|"
     "Cele podróży|Języki|Napisy",
-    "cs": "Datum|Svátky|Místní čas|Čas|Čísla|Hlasy|Ceny|Čekací doba|Teploty|Země|Trasa|"
-    "Cíle cesty|Jazyky|Titulky",
+    "cs": "Datum|Svátky|Místní čas|Čas|Čísla|Hlasy|Ceny|Čekací doba|Teploty|Země|Trasa|Cíle cesty|Jazyky|Titulky",
     "ru": "Дата|Праздничные дни|Местное время|Время|Числа|Голоса|Цены|Время ожидания|Температура|Страны|Маршрут|"
     "Направления|Языки|Субтитры",
     "uk": "Дата|Святкові дні|Місцевий час|Час|Числа|Голоси|Ціни|Час очікування|Температура|Країни|Маршрут|"

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from babel import Locale
 from babel.dates import format_date, format_skeleton, format_time, format_timedelta, get_timezone_location
-from babel.numbers import format_currency, format_decimal, get_currency_name
+from babel.numbers import format_decimal, get_currency_name
 from babel.units import format_unit
 
 from anydepth.data.builtin.meaning import (
@@ -32,7 +32,7 @@ _SECONDS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second
 _PLAIN_SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
 
 
-def render(language: str, sentence: Sentence, flip: bool=False) -> str:
+def render(language: str, sentence: Sentence, flip: bool = False) -> str:
     """The sentence as one line of text."""
     clauses = [_capitalized(language, phrase(language, clause, flip)) for clause in sentence.clauses]
     if sentence.asides:
@@ -64,13 +64,17 @@ def phrase(language: str, meaning: Meaning, flip: bool) -> str:
 def _atom(language: str, meaning: Meaning, flip: bool) -> str:
     match meaning:
         case Number(value, words):
-            text = cardinal(language, value) if words!=flip else format_decimal(value,locale=_locale(language))
+            text = cardinal(language, value) if words != flip else format_decimal(value, locale=_locale(language))
         case Day(date, words):
-            text = _day(language, date, "long" if words!=flip else "numeric")
+            text = _day(language, date, "long" if words != flip else "numeric")
         case Clock(hour, minute, words):
-            text = _spoken_clock(language, hour, minute) if words!=flip else format_time(datetime.time(hour, minute), "short", locale=_locale(language))
+            text = (
+                _spoken_clock(language, hour, minute)
+                if words != flip
+                else format_time(datetime.time(hour, minute), "short", locale=_locale(language))
+            )
         case Quantity():
-            text = _quantity(language, Quantity(meaning.unit,meaning.value,meaning.words!=flip))
+            text = _quantity(language, Quantity(meaning.unit, meaning.value, meaning.words != flip))
         case FromNow(unit, value):
             text = _timedelta(language, unit, value, add_direction=True)
         case Name(of, code):
@@ -111,9 +115,15 @@ def _quantity(language: str, quantity: Quantity) -> str:
         text = _timedelta(language, unit, int(value), add_direction=False)
     else:
         text = format_unit(value, unit, "long", locale=_locale(language))
-    text=text.translate(_PLAIN_SPACES)
+    text = text.translate(_PLAIN_SPACES)
     # a whole number under a thousand has the same figures everywhere, and the noun keeps the form they ask for
-    return text.replace(format_decimal(value,locale=_locale(language)).translate(_PLAIN_SPACES), cardinal(language, int(value))) if quantity.words and isinstance(value,int) else text
+    return (
+        text.replace(
+            format_decimal(value, locale=_locale(language)).translate(_PLAIN_SPACES), cardinal(language, int(value))
+        )
+        if quantity.words and isinstance(value, int)
+        else text
+    )
 
 
 def _amount(language: str, currency: str, value: int | float) -> str:

@@ -1,0 +1,100 @@
+"""Output layer and cross-entropy in one, a slice of the words at a time.
+
+The logits of a batch are the largest tensor of a training step, and with many exits there would be one per exit. Here a
+slice's logits are turned into their gradient at once, and that into the gradients of states and output matrix, so that
+memory depends neither on the number of words nor on the number of exits.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import Function, FunctionCtx
+
+SLICE = 1 << 25
+"""Logits held at a time: 64 MiB in bfloat16."""
+
+
+class Loss(NamedTuple):
+    """Sums over the words of a batch, so that batches, accumulation steps and machines add up."""
+
+    total: Tensor
+    """What is minimised: label-smoothed cross-entropy."""
+    nll: Tensor
+    """Plain negative log-likelihood, detached."""
+
+
+def losses(logits: Tensor, words: Tensor, pad: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Smoothed and plain loss, summed over words that are not padding, and the log-sum-exp Z of each word.
+
+    (1 − ε) · (Z − logit_y) + ε · mean_v(Z − logit_v) = Z − (1 − ε) · logit_y − ε · mean logit.
+    """
+    logits, real = at_least_single(logits), words != pad
+    normaliser = torch.logsumexp(logits, dim=-1)
+    right = logits.gather(-1, words.unsqueeze(-1)).squeeze(-1)
+    smoothed = normaliser - (1 - smoothing) * right - smoothing * logits.mean(-1)
+    return torch.where(real, smoothed, 0).sum(), torch.where(real, normaliser - right, 0).sum(), normaliser
+
+
+def losses_and_gradient(logits: Tensor, words: Tensor, pad: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The losses, and the gradient of the smoothed one: softmax − (1 − ε) · one-hot − ε / V, and 0 for padding."""
+    total, nll, normaliser = losses(logits, words, pad, smoothing)
+    gradient = torch.exp(at_least_single(logits) - normaliser.unsqueeze(-1)) - smoothing / logits.shape[-1]
+    right = words.unsqueeze(-1) == torch.arange(logits.shape[-1], device=words.device)
+    gradient = torch.where(right, gradient - (1 - smoothing), gradient)
+    return total, nll, torch.where((words != pad).unsqueeze(-1), gradient, 0).to(logits.dtype)
+
+
+Kernel = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor, Tensor]]
+
+
+class LinearCrossEntropy(Function):
+    """Computes the gradients in the forward pass and hands them out in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, states: Tensor, output: Tensor, words: Tensor, pad: int, smoothing: float, kernel: Kernel
+    ) -> tuple[Tensor, Tensor]:
+        words = words.flatten()
+        flat = states.reshape(-1, states.shape[-1])
+        weight = output.to(torch.get_autocast_dtype(flat.device.type)) if autocast_on(flat) else output
+        gradient, output_gradient = torch.empty_like(flat), torch.zeros_like(output)
+        total = nll = at_least_single(flat.new_zeros(()))
+        for part in slices(len(flat), output.shape[0]):
+            rows = flat[part].to(weight.dtype)
+            part_total, part_nll, logits_gradient = kernel(F.linear(rows, weight), words[part], pad, smoothing)
+            gradient[part] = logits_gradient @ weight
+            output_gradient += logits_gradient.T @ rows
+            total, nll = total + part_total, nll + part_nll
+        ctx.save_for_backward(gradient.view_as(states), output_gradient)
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    def backward(ctx: Any, total: Tensor, nll: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, output_gradient = ctx.saved_tensors
+        return gradient * total.to(gradient.dtype), output_gradient * total, None, None, None, None
+
+
+def at_least_single(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.double else tensor.float()
+
+
+def autocast_on(tensor: Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
+def slices(words: int, vocabulary: int) -> list[slice]:
+    """Equal parts of at most SLICE logits."""
+    parts = -(-words * vocabulary // SLICE)
+    size = -(-words // parts)
+    return [slice(start, start + size) for start in range(0, words, size)]
+
+
+def cross_entropy(
+    states: Tensor, output: Tensor, words: Tensor, pad: int, smoothing: float = 0.0, kernel: Kernel = losses_and_gradient
+) -> Loss:
+    """Of (…, D) states that predict (…) words through a (V, D) output matrix."""
+    return Loss(*LinearCrossEntropy.apply(states, output, words, pad, smoothing, kernel))
