@@ -1,6 +1,6 @@
 """Models = embeddings + stacks + a head. Depth comes in as plans and never as an `if`."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -107,21 +107,10 @@ class Translator(nn.Module):
 
     def forward(self, batch: Batch, plans: Plans) -> Tensor:
         """Decoder states (B, T, D) of a training batch, ready for `logits`."""
-        source, target = batch.source_packing, batch.target_packing
-        if source is None or target is None:
-            sees_source: Sees = Padded((batch.source != self.pad)[:, None, None, :])
-            sees_target: Sees = Padded(None)
-            sees_memory = sees_source
-            source_positions = torch.arange(batch.source.shape[1], device=batch.source.device)[None]
-            target_positions = torch.arange(batch.target_in.shape[1], device=batch.source.device)[None]
-        else:
-            sees_source = Packed(source.starts, source.starts, source.longest, source.longest)
-            sees_target = Packed(target.starts, target.starts, target.longest, target.longest)
-            sees_memory = Packed(target.starts, source.starts, target.longest, source.longest)
-            source_positions, target_positions = source.positions, target.positions
-        memories = self.encode(batch.source, source_positions, sees_source, plans, batch.key)
-        x = self.target(batch.target_in, target_positions)
-        return self.decode(x, sees_target, memories, sees_memory, plans, batch.key)
+        view = look_at(batch, self.pad)
+        memories = self.encode(batch.source, view.source_positions, view.source, plans, batch.key)
+        x = self.target(batch.target_in, view.target_positions)
+        return self.decode(x, view.target, memories, view.memory, plans, batch.key)
 
     def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, key: str = "") -> list[Tensor]:
         """(B, S) words → what each decoder step attends to, (B, S, D) each."""
@@ -155,6 +144,31 @@ class Translator(nn.Module):
         sees = Padded((source != self.pad)[:, None, None, :])
         positions = torch.arange(source.shape[1], device=source.device)[None]
         return TranslatorDecoder(self, self.encode(source, positions, sees, plans, key), sees, plans, key)
+
+
+class View(NamedTuple):
+    """Where the words of a batch stand and what they may see."""
+
+    source_positions: Tensor
+    target_positions: Tensor
+    source: Sees
+    target: Sees
+    memory: Sees
+
+
+def look_at(batch: Batch, pad: int) -> View:
+    source, target = batch.source_packing, batch.target_packing
+    if source is None or target is None:
+        real = Padded((batch.source != pad)[:, None, None, :])
+        positions = [torch.arange(side.shape[1], device=side.device)[None] for side in (batch.source, batch.target_in)]
+        return View(positions[0], positions[1], real, Padded(None), real)
+    return View(
+        source.positions,
+        target.positions,
+        Packed(source.starts, source.starts, source.longest, source.longest),
+        Packed(target.starts, target.starts, target.longest, target.longest),
+        Packed(target.starts, source.starts, target.longest, source.longest),
+    )
 
 
 class TranslatorDecoder:

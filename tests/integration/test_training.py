@@ -80,12 +80,26 @@ def test_resume_after_many_crashes(folder: Path, finished: Path, tmp_path: Path)
 def test_a_signal_saves_and_a_resume_goes_on(folder: Path, finished: Path, tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
     handler = signal.getsignal(number)
-    for life, step in enumerate((4, 8, 11)):  # none of them a step at which checkpoints are due
+    for life, step in enumerate((3, 6, 10)):  # saved after 4, 7 and 11, when no checkpoint is due
         with when(step, "train", lambda: signal.raise_signal(number)), pytest.raises(KeyboardInterrupt):
             train(config(folder), run, resume=life > 0, quiet=True)
         saved = checkpoint.step_of(checkpoint.steps(run / "checkpoints")[-1])
         assert saved == metrics(run)[-1]["step"] == step + 1  # the signal waits for a step to end
         assert signal.getsignal(number) is handler
+    train(config(folder), run, resume=True, quiet=True)
+    assert outcome(run) == outcome(finished)
+
+
+def test_a_crash_before_the_last_save_has_tidied_up(folder: Path, finished: Path, tmp_path: Path) -> None:
+    """The checkpoint of an interruption is still there, and must not become part of the mean."""
+    run = tmp_path / "run"
+    with when(10, "train", lambda: signal.raise_signal(signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+        train(config(folder), run, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "prune", lambda *_: crash())
+        with pytest.raises(Crash):
+            train(config(folder), run, resume=True, quiet=True)
+    assert [checkpoint.step_of(path) for path in checkpoint.steps(run / "checkpoints")] == [6, 9, 11, 12]
     train(config(folder), run, resume=True, quiet=True)
     assert outcome(run) == outcome(finished)
 

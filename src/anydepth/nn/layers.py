@@ -75,8 +75,17 @@ class Layer(nn.Module):
         slot: Slot | None = None,
     ) -> Tensor:
         """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, or None for 1."""
+        return self.finish(self.begin(x, gate, sees, slot), gate, memory, sees_memory, slot)
+
+    def begin(self, x: Tensor, gate: Tensor | None, sees: Sees, slot: Slot | None = None) -> Tensor:
+        """Self-attention: what does not depend on the memory."""
         branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
-        x = self.leave(x, branch, gate, self.attention_norm)
+        return self.leave(x, branch, gate, self.attention_norm)
+
+    def finish(
+        self, x: Tensor, gate: Tensor | None, memory: Tensor | None, sees_memory: Sees | None, slot: Slot | None = None
+    ) -> Tensor:
+        """Cross-attention, where there is a memory, and feed-forward."""
         if self.cross is not None:
             assert self.cross_norm is not None
             assert memory is not None

@@ -1,6 +1,6 @@
 """A stack runs a plan: the whole idea in one loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anydepth.nn.attention import Sees
-from anydepth.nn.cache import Cache
+from anydepth.nn.cache import Cache, Slot
 from anydepth.nn.layers import Layer, LayerConfig
 from anydepth.plan import Plan
 
@@ -25,12 +25,7 @@ class Stack(nn.Module):
     def __init__(self, config: LayerConfig, layers: int, decoder: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(layers))
-        self.train_layer = Layer.__call__
-
-    def compile_for_training(self) -> None:
-        """Compiles the layer, once for all layers and all plans (compiling the stack would make a graph for every
-        plan). Inference keeps the plain layer: its shapes change with every word."""
-        self.train_layer = torch.compile(Layer.__call__, options=COMPILER)
+        self.compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
 
     def states(
         self,
@@ -51,7 +46,40 @@ class Stack(nn.Module):
             gate = None if gates is None else gates[step]
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
-            run = self.train_layer if self.training else Layer.__call__
-            given = (self.layers[layer], x, gate, sees, memory, sees_memory, slot)
-            x = checkpoint(run, *given, use_reentrant=False) if self.recompute and self.training else run(*given)
+            x = self.step(layer, x, gate, sees, memory, sees_memory, slot)
             yield x
+
+    def step(
+        self,
+        layer: int,
+        x: Tensor,
+        gate: Tensor | None,
+        sees: Sees,
+        memory: Tensor | None = None,
+        sees_memory: Sees | None = None,
+        slot: Slot | None = None,
+    ) -> Tensor:
+        """One layer: x + z · F_l(x)."""
+        return self.run(Layer.__call__, layer, x, gate, sees, memory, sees_memory, slot)
+
+    def begin(self, layer: int, x: Tensor, gate: Tensor | None, sees: Sees) -> Tensor:
+        """The part of a layer that does not depend on the memory, for exits that share it."""
+        return self.run(Layer.begin, layer, x, gate, sees)
+
+    def finish(self, layer: int, x: Tensor, gate: Tensor | None, memory: Tensor, sees_memory: Sees) -> Tensor:
+        """The rest of a layer that was begun."""
+        return self.run(Layer.finish, layer, x, gate, memory, sees_memory)
+
+    def run(self, part: Callable[..., Tensor], layer: int, *given: Any) -> Tensor:
+        if not self.training:
+            return part(self.layers[layer], *given)
+        part = self.compiled.get(part, part)
+        if self.recompute:
+            return checkpoint(part, self.layers[layer], *given, use_reentrant=False)
+        return part(self.layers[layer], *given)
+
+    def compile_for_training(self) -> None:
+        """Compiles the layer, once for all layers and all plans (compiling the stack would make a graph for every
+        plan). Inference keeps the plain layer: its shapes change with every word."""
+        parts = (Layer.__call__, Layer.begin, Layer.finish)
+        self.compiled = {part: torch.compile(part, options=COMPILER) for part in parts}

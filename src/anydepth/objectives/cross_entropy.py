@@ -94,7 +94,17 @@ def slices(words: int, vocabulary: int) -> list[slice]:
 
 
 def cross_entropy(
-    states: Tensor, output: Tensor, words: Tensor, pad: int, smoothing: float = 0.0, kernel: Kernel = losses_and_gradient
+    states: Tensor,
+    output: Tensor,
+    words: Tensor,
+    pad: int,
+    smoothing: float = 0.0,
+    kernel: Kernel = losses_and_gradient,
 ) -> Loss:
     """Of (…, D) states that predict (…) words through a (V, D) output matrix."""
+    if not torch.is_grad_enabled():
+        flat, words = states.flatten(0, -2), words.flatten()
+        parts = slices(len(flat), output.shape[0])
+        found = [losses(F.linear(flat[part], output), words[part], pad, smoothing)[:2] for part in parts]
+        return Loss(*(torch.stack(sums).sum() for sums in zip(*found)))
     return Loss(*LinearCrossEntropy.apply(states, output, words, pad, smoothing, kernel))

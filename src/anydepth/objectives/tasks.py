@@ -1,14 +1,22 @@
-"""Several depths trained at once: which plans, with which weight, and how their computation is shared.
+"""Several depths trained at once, with what they have in common computed once.
 
-A task is a pair of plans with a weight. Tied-multi's N×M exits (Algorithm 1), flexible depth's 24 sub-networks
-(Algorithm 1) and a plain Transformer differ only in their tasks. Plans that begin with the same layers share them: the
-exits of tied-multi are prefixes of one another, so that the encoder runs once and the decoder once per encoder exit.
+A task is a pair of plans with a weight; tied-multi's N×M exits and flexible depth's 24 sub-networks differ only in
+their tasks. Plans that begin with the same layers share them. Of tied-multi's exits each is a prefix of the next, so
+that the encoder runs once, and the decoder once per encoder exit; flexible depth's sub-networks share the encoder pass
+over the decoder depths. All exits go through the shared final norms and the shared output matrix.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from anydepth.plan import Plan, Plans
+import torch
+from torch import Tensor
+
+from anydepth.data.collate import Batch
+from anydepth.depth import Depth
+from anydepth.models import Translator, look_at
+from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy
+from anydepth.plan import Plan, Plans, Request
 
 
 class Task(NamedTuple):
@@ -17,36 +25,117 @@ class Task(NamedTuple):
 
 
 Tasks = tuple[Task, ...]
-"""Plain hashable data, like plans: CUDA graphs are kept by it."""
+"""Plain hashable data, like plans: recorded passes are kept by it."""
 
 
 class Node(NamedTuple):
-    """A layer that runs after its parent's; the root runs none. Plans that share a beginning share nodes."""
+    """A layer that runs after its parent's. Plans with the same beginning share nodes."""
 
     layer: int
     children: "list[Node]"
-    plans: list[Plan]
-    """Plans that end here: empty for a layer that only leads on."""
+    ends: list[Plan]
+    """Plans whose last layer this is."""
 
 
 def tree(plans: Iterable[Plan]) -> Node:
-    """The plans as one tree of layers, so that each shared beginning is computed once."""
+    """The plans as one tree of layers; the root stands for the input."""
     root = Node(-1, [], [])
-    for plan in plans:
+    for plan in dict.fromkeys(plans):
         node = root
         for layer in plan.layers:
             known = [child for child in node.children if child.layer == layer]
-            if not known:
-                node.children.append(Node(layer, [], []))
+            node.children.extend([] if known else [Node(layer, [], [])])
             node = known[0] if known else node.children[-1]
-        if plan not in node.plans:
-            node.plans.append(plan)
+        node.ends.append(plan)
     return root
 
 
-def by_encoder(tasks: Tasks) -> dict[Plan, list[tuple[Plan, float]]]:
-    """For every encoder plan, the decoder plans that read it and their weights."""
-    grouped: dict[Plan, list[tuple[Plan, float]]] = {}
-    for (encoder, decoder), weight in tasks:
-        grouped.setdefault(encoder, []).append((decoder, weight))
-    return grouped
+def walk(node: Node, x: Tensor, run: Callable[[int, Tensor], Tensor]) -> Iterator[tuple[Plan, Tensor]]:
+    """Each plan's last state, every layer of the tree computed once."""
+    yield from ((plan, x) for plan in node.ends)
+    for child in node.children:
+        yield from walk(child, run(child.layer, x), run)
+
+
+class SharedPass:
+    """Forward and backward of several tasks on one batch.
+
+    The decoder starts from detached inputs and is back-propagated at once, for one encoder exit after the other; the
+    encoder follows once at the end. So no more than one decoder's activations are held at a time, where stacking the
+    encoder exits on the batch axis would hold all of them.
+    """
+
+    def __init__(self, model: Translator, batch: Batch, smoothing: float, kernel: Kernel) -> None:
+        self.model, self.batch, self.smoothing, self.kernel = model, batch, smoothing, kernel
+        self.view = look_at(batch, model.pad)
+        self.encoder_gates = gates_by_layer(model.encoder_depth, batch.key)
+        self.decoder_gates = gates_by_layer(model.decoder_depth, batch.key)
+        self.gate_leaf = leaf(self.decoder_gates)
+
+    def backward(self, tasks: Tasks) -> Loss:
+        """Adds the gradients of Σ weight · loss; gives that sum, and the weighted mean of the plain losses."""
+        model, view, batch = self.model, self.view, self.batch
+        memories = self.encode(task.plans.encoder for task in tasks)
+        memory_leaves = {plan: memory.detach().requires_grad_() for plan, memory in memories.items()}
+        target = model.target(batch.target_in, view.target_positions)
+        start, found = target.detach().requires_grad_(), []
+        for first in dict.fromkeys(task.plans.decoder.layers[0] for task in tasks):
+            # the first layer's self-attention does not depend on the encoder: one for all its exits
+            begun = model.decoder.begin(first, start, gate(self.gate_leaf, first), view.target)
+            opened = begun.detach().requires_grad_()
+            for encoder, memory in memory_leaves.items():
+                weights = {
+                    plans.decoder: weight
+                    for plans, weight in tasks
+                    if plans.encoder == encoder and plans.decoder.layers[0] == first
+                }
+                if weights:
+                    found.append(self.decode(first, opened, memory, weights))
+            begun.backward(opened.grad)
+        ends = [target, *memories.values(), *([] if self.decoder_gates is None else [self.decoder_gates])]
+        starts = [start, *memory_leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
+        torch.autograd.backward(ends, [leaf.grad for leaf in starts])
+        total, nll = (torch.stack(parts).sum() for parts in zip(*found))
+        return Loss(total, nll / sum(weight for _, weight in tasks))
+
+    def encode(self, plans: Iterable[Plan]) -> dict[Plan, Tensor]:
+        """What the decoder reads at each encoder exit."""
+        model, view = self.model, self.view
+        x = model.source(self.batch.source, view.source_positions)
+
+        def run(layer: int, x: Tensor) -> Tensor:
+            return model.encoder.step(layer, x, gate(self.encoder_gates, layer), view.source)
+
+        return {plan: model.bridge([state], 1)[0] for plan, state in walk(tree(plans), x, run)}
+
+    def decode(self, first: int, x: Tensor, memory: Tensor, weights: dict[Plan, float]) -> Loss:
+        """One decoder, begun, through all exits that read this memory, and back."""
+        model, view, words = self.model, self.view, self.batch.target_out
+
+        def run(layer: int, x: Tensor) -> Tensor:
+            return model.decoder.step(layer, x, gate(self.gate_leaf, layer), view.target, memory, view.memory)
+
+        (root,) = tree(weights).children
+        x = model.decoder.finish(first, x, gate(self.gate_leaf, first), memory, view.memory)
+        exits = [
+            (
+                weights[plan],
+                cross_entropy(model.norm(x), model.output.weight, words, model.pad, self.smoothing, self.kernel),
+            )
+            for plan, x in walk(root, x, run)
+        ]
+        total = torch.stack([weight * loss.total for weight, loss in exits]).sum()
+        total.backward()
+        return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
+
+
+def gates_by_layer(depth: Depth, key: str) -> Tensor | None:
+    return depth.gates(Plan(tuple(range(depth.layers))), Request(key=key))
+
+
+def gate(gates: Tensor | None, layer: int) -> Tensor | None:
+    return None if gates is None else gates[layer]
+
+
+def leaf(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().requires_grad_()

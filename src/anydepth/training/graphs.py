@@ -1,8 +1,8 @@
-"""Forward and backward pass as one CUDA graph per plan.
+"""Forward and backward pass as one CUDA graph per set of tasks.
 
 A 6-6 model launches some two thousand kernels a step, which takes the CPU twice as long as the GPU needs to run them.
-Packed batches have one shape and plans are hashable, so that a pass can be recorded once per plan and replayed. All
-graphs share their memory: what a replay leaves is read before the next one begins.
+Packed batches have one shape and tasks are hashable, so that a pass can be recorded once and replayed. All graphs share
+their memory: what a replay leaves is read before the next one begins.
 """
 
 from collections.abc import Callable
@@ -12,40 +12,40 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.data.collate import Batch, Packing
-from anydepth.objectives.single import Loss
-from anydepth.plan import Plans
+from anydepth.objectives.cross_entropy import Loss
+from anydepth.objectives.tasks import Tasks
 
 MOST_GRAPHS = 128
-"""Policies with more plans than this (LayerDrop has 2^L) run the rest kernel by kernel."""
+"""Where there are more sets of tasks (LayerDrop has 2^L plans) the rest runs kernel by kernel."""
 
 
 class Recorded(NamedTuple):
     graph: torch.cuda.CUDAGraph
     loss: Loss
     gradients: dict[nn.Parameter, Tensor]
-    """Where each replay leaves them; parameters of layers not in the plan have none."""
+    """Where each replay leaves them; parameters of layers in no plan have none."""
 
 
 class GraphedPass:
-    """`loss_of(batch, plans)` and its backward pass, recorded at first sight of a plan."""
+    """`run(batch, tasks)`, forward and backward, recorded at first sight of the tasks."""
 
-    def __init__(self, model: nn.Module, loss_of: Callable[[Batch, Plans], Loss]) -> None:
-        self.model, self.loss_of = model, loss_of
-        self.recorded: dict[tuple[Plans, str], Recorded] = {}
+    def __init__(self, model: nn.Module, run: Callable[[Batch, Tasks], Loss]) -> None:
+        self.model, self.run = model, run
+        self.recorded: dict[tuple[Tasks, str], Recorded] = {}
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         self.batch: Batch | None = None
 
-    def takes(self, batch: Batch, plans: Plans) -> bool:
+    def takes(self, batch: Batch, tasks: Tasks) -> bool:
         """Whether this pass can be replayed, or recorded and then replayed."""
-        known = (plans, batch.key) in self.recorded or len(self.recorded) < MOST_GRAPHS
+        known = (tasks, batch.key) in self.recorded or len(self.recorded) < MOST_GRAPHS
         return known and batch.source_packing is not None
 
-    def __call__(self, batch: Batch, plans: Plans, alone: bool) -> Loss:
+    def __call__(self, batch: Batch, tasks: Tasks, alone: bool) -> Loss:
         """Leaves the gradients of this batch, or adds them to the step's if it is not the step's only one."""
         self.batch = batch if self.batch is None else copied(batch, self.batch)
-        if (plans, batch.key) not in self.recorded:
-            self.recorded[plans, batch.key] = self.record(self.batch, plans)
-        recorded = self.recorded[plans, batch.key]
+        if (tasks, batch.key) not in self.recorded:
+            self.recorded[tasks, batch.key] = self.record(self.batch, tasks)
+        recorded = self.recorded[tasks, batch.key]
         recorded.graph.replay()
         for parameter, gradient in recorded.gradients.items():
             if parameter.grad is None:  # the next replay overwrites what this one leaves
@@ -54,26 +54,25 @@ class GraphedPass:
                 parameter.grad += gradient
         return recorded.loss
 
-    def record(self, batch: Batch, plans: Plans) -> Recorded:
+    def record(self, batch: Batch, tasks: Tasks) -> Recorded:
         parameters = list(self.model.parameters())
         random, before = torch.cuda.get_rng_state(), [parameter.grad for parameter in parameters]
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             for _ in range(2):  # compiles what is to be compiled, and lets libraries set themselves up
                 self.model.zero_grad(set_to_none=True)
-                self.loss_of(batch, plans).total.backward()
+                self.run(batch, tasks)
         torch.cuda.current_stream().wait_stream(self.stream)
         self.model.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         # other threads prepare batches meanwhile and may pin memory
         with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
-            loss = self.loss_of(batch, plans)
-            loss.total.backward()
+            loss = self.run(batch, tasks)
         gradients = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
         for parameter, gradient in zip(parameters, before):
             parameter.grad = gradient
         torch.cuda.set_rng_state(random)
-        return Recorded(graph, Loss(loss.total.detach(), loss.nll), gradients)
+        return Recorded(graph, loss, gradients)
 
 
 def copied(batch: Batch, into: Batch) -> Batch:

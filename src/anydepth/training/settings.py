@@ -3,6 +3,7 @@
 from typing import Literal
 
 from anydepth.config_class import config
+from anydepth.objectives import ObjectiveConfig, SingleConfig
 from anydepth.training.optim import OptimizerConfig
 
 
@@ -18,6 +19,8 @@ class TrainingConfig:
     """Batches whose gradients are added before each update."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer and its schedule."""
+    objective: ObjectiveConfig = SingleConfig()
+    """Which depths a step trains: one sampled plan, the exit grid, or several sub-networks."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over all words."""
     device: str = "auto"

@@ -9,8 +9,9 @@ from torch import Generator, Tensor
 
 from anydepth.data.collate import Batch
 from anydepth.models import Translator
-from anydepth.objectives.single import CrossEntropy, Loss, single, smoothed_cross_entropy
-from anydepth.plan import Plans
+from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
+from anydepth.objectives.single import single
+from anydepth.objectives.tasks import SharedPass, Tasks
 from anydepth.training.distributed import Ranks, add_up, add_up_gradients
 from anydepth.training.graphs import GraphedPass
 from anydepth.training.optim import learning_rate
@@ -36,17 +37,13 @@ class Step:
         on_gpu = ranks.device.type == "cuda"
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
-        self.cross_entropy: CrossEntropy = smoothed_cross_entropy
+        self.kernel: Kernel = losses_and_gradient
         model.encoder.recompute = model.decoder.recompute = settings.recompute
         if self.compiled:
-            self.cross_entropy = torch.compile(smoothed_cross_entropy)
+            self.kernel = torch.compile(losses_and_gradient)
             for part in (model.source, model.target, model.encoder, model.decoder):
                 part.compile_for_training()
-        self.graphs = GraphedPass(model, self.loss) if self.compiled and on_gpu else None
-
-    def loss(self, batch: Batch, plans: Plans) -> Loss:
-        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
-            return single(self.model, batch, plans, self.settings.label_smoothing, self.cross_entropy)
+        self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu else None
 
     def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
         """Step number `step`, counted from 1, on this rank's batches."""
@@ -54,9 +51,13 @@ class Step:
         sums = torch.zeros(3, device=self.ranks.device)
         sums[2] = sum(batch.tokens for batch in batches)
         for micro, batch in enumerate(batches):
-            # the same plans on every rank, whatever dropout does
+            # the same tasks on every rank, whatever dropout does
             encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
-            loss = self.backward(batch, self.model.sample(batch.key, encoder, decoder), alone=len(batches) == 1)
+            tasks = self.settings.objective.draw(self.model, batch.key, encoder, decoder)
+            if self.graphs is not None and self.graphs.takes(batch, tasks):
+                loss = self.graphs(batch, tasks, alone=len(batches) == 1)
+            else:
+                loss = self.run(batch, tasks)
             sums[0] += loss.total
             sums[1] += loss.nll
         add_up(sums, self.ranks)
@@ -64,13 +65,16 @@ class Step:
         norm = self.update(step, sums[2])
         return Sums(sums[0], sums[1], sums[2], norm)
 
-    def backward(self, batch: Batch, plans: Plans, alone: bool) -> Loss:
+    def run(self, batch: Batch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
-        if self.graphs is not None and self.graphs.takes(batch, plans):
-            return self.graphs(batch, plans, alone)
-        loss = self.loss(batch, plans)
-        loss.total.backward()
-        return Loss(loss.total.detach(), loss.nll)
+        smoothing = self.settings.label_smoothing
+        with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
+            if len(tasks) > 1:
+                return SharedPass(self.model, batch, smoothing, self.kernel).backward(tasks)
+            ((plans, weight),) = tasks
+            total, nll = single(self.model, batch, plans, smoothing, self.kernel)
+        (weight * total).backward()
+        return Loss(weight * total.detach(), nll)
 
     def update(self, step: int, tokens: Tensor) -> Tensor:
         """Gradients of sums become gradients of means, are clipped, and move the weights."""

@@ -1,0 +1,62 @@
+"""Tied-multi: every pair of an encoder exit and a decoder exit is trained (Algorithm 1)."""
+
+import math
+import random
+from typing import Literal
+
+import torch
+from torch import Generator
+
+from anydepth.config_class import config
+from anydepth.models import Translator
+from anydepth.objectives.tasks import Task, Tasks
+from anydepth.plan import Plans
+
+
+@config
+class ExitGridConfig:
+    """The mean of the losses of all N×M pairs of exits, or an unbiased estimate of it from a few pairs a step."""
+
+    type: Literal["exit-grid"] = "exit-grid"
+    pairs: int = 0
+    """Pairs drawn each step; 0 trains all of them."""
+    deepest: float = 1.0
+    """Weight of the deepest pair, where every other one has 1."""
+    always_deepest: bool = False
+    """Takes the deepest pair in every step and draws the others; the weights make up for it."""
+
+    def __post_init__(self) -> None:
+        if self.pairs < 0:
+            raise ValueError("pairs must not be negative")
+        if self.always_deepest and self.pairs == 1:
+            raise ValueError("pairs: with always_deepest at least 2 are needed, or the others would never be trained")
+        if not self.deepest > 0:
+            raise ValueError("deepest must be above 0")
+
+    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+        choices = self.choices(model)
+        return choices[int(torch.randint(len(choices), (), generator=encoder))]
+
+    def choices(self, model: Translator) -> list[Tasks]:
+        """The sets of tasks a step may draw, all equally likely; the mean over them is the full grid.
+
+        Few sets rather than all subsets, so that each can be recorded as a CUDA graph: the pairs are put in a random
+        but fixed circle, and a draw takes neighbours. Every pair is in equally many sets.
+        """
+        grid = self.grid(model)
+        fixed = [grid.pop()] if self.always_deepest else []
+        size = self.pairs - len(fixed)
+        if not self.pairs or size >= len(grid):
+            return [(*grid, *fixed)]
+        random.Random(0).shuffle(grid)
+        scaled = [Task(plans, weight * len(grid) / size) for plans, weight in grid]
+        starts = range(0, len(grid), math.gcd(size, len(grid)))
+        return [(*(scaled[(start + k) % len(grid)] for k in range(size)), *fixed) for start in starts]
+
+    def grid(self, model: Translator) -> list[Task]:
+        """All pairs, the deepest last; the weights add up to 1."""
+        encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
+        pairs = [Plans(encoders[n], decoders[m]) for n in sorted(encoders) for m in sorted(decoders)]
+        whole = len(pairs) - 1 + self.deepest
+        weights = [1.0] * (len(pairs) - 1) + [self.deepest]
+        return [Task(plans, weight / whole) for plans, weight in zip(pairs, weights)]

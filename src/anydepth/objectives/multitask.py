@@ -1,0 +1,57 @@
+"""Flexible depth: one task for every pair of depths, gradients summed (flexible-depth Algorithm 1)."""
+
+from itertools import combinations
+from typing import Literal
+
+import torch
+from torch import Generator
+
+from anydepth.config_class import config
+from anydepth.models import Translator
+from anydepth.objectives.tasks import Task, Tasks
+from anydepth.plan import Plan, Plans
+
+
+@config
+class MultitaskConfig:
+    """The sum of the losses of all pairs of depths, or of some encoder and some decoder depths a step (Table 5)."""
+
+    type: Literal["multitask"] = "multitask"
+    encoder_depths: int = 0
+    """Encoder depths drawn each step; 0 takes all."""
+    decoder_depths: int = 0
+    """Decoder depths drawn each step; 0 takes all."""
+
+    def __post_init__(self) -> None:
+        for name in ("encoder_depths", "decoder_depths"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+        encoders = subsets(model.encoder_depth.plans(), self.encoder_depths)
+        decoders = subsets(model.decoder_depth.plans(), self.decoder_depths)
+        return crossed(
+            encoders[int(torch.randint(len(encoders), (), generator=encoder))],
+            decoders[int(torch.randint(len(decoders), (), generator=decoder))],
+            len(model.encoder_depth.plans()) * len(model.decoder_depth.plans()),
+        )
+
+    def choices(self, model: Translator) -> list[Tasks]:
+        """The sets of tasks a step may draw, all equally likely; the mean over them is the sum over all tasks."""
+        encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
+        return [
+            crossed(some, others, len(encoders) * len(decoders))
+            for some in subsets(encoders, self.encoder_depths)
+            for others in subsets(decoders, self.decoder_depths)
+        ]
+
+
+def subsets(plans: dict[int, Plan], size: int) -> list[tuple[Plan, ...]]:
+    ordered = tuple(plans[depth] for depth in sorted(plans))
+    return list(combinations(ordered, size)) if 0 < size < len(ordered) else [ordered]
+
+
+def crossed(encoders: tuple[Plan, ...], decoders: tuple[Plan, ...], tasks_in_all: int) -> Tasks:
+    """Every pair, weighted so that the expectation over draws is the sum over all tasks."""
+    weight = tasks_in_all / (len(encoders) * len(decoders))
+    return tuple(Task(Plans(encoder, decoder), weight) for encoder in encoders for decoder in decoders)
