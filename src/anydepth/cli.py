@@ -215,6 +215,22 @@ def report(
     print(f"The report is in {write_report(runs, out)}.")
 
 
+@app.command()
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
+    to: Annotated[Literal["anydepth"], typer.Option(help="anydepth: a run of its own, as small as the depth.")],
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+) -> None:
+    """Write one depth of a run as a model of its own."""
+    from anydepth.interop.extract import extract
+    from anydepth.run import load
+
+    loaded = load(run, "cpu")
+    extract(loaded, depth or loaded.plan().name, out)
+    print(f"The model is in {out}.")
+
+
 # ---- looking ahead
 
 

@@ -31,7 +31,7 @@ def gradients(model: Translator) -> Gradients:
 
 def together(model: Translator, tasks: Tasks) -> tuple[float, Gradients]:
     loss = SharedPass(model, BATCH, SMOOTHING, losses_and_gradient).backward(tasks)
-    return float(loss.total), gradients(model)
+    return float(loss.total) * sum(weight for _, weight in tasks), gradients(model)
 
 
 def one_by_one(model: Translator, tasks: Tasks) -> tuple[float, Gradients]:

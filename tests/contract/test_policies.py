@@ -163,3 +163,23 @@ def test_the_decoder_starts_with_any_word(config: DepthConfig) -> None:
     logits = model.start(torch.tensor([[5, 6, 2]]), model.plan()).step(torch.tensor([BOS]))
     assert logits.shape == (1, 23)
     assert bool(logits.isfinite().all())
+
+
+def test_an_extracted_model_computes_what_the_large_one_does_at_that_depth(config: DepthConfig) -> None:
+    from anydepth.config import Config
+    from anydepth.interop.extract import extracted
+    from anydepth.models import Translator
+    from anydepth.run import Run
+    from anydepth.training.checkpoint import load_weights
+
+    model = tiny_translator(config)
+    run = Run(Config(model=model.config), model, tokenizers=None)
+    batch = random_batch([(5, 6), (2, 4)])
+    for name in model.depths():
+        smaller_config, tensors = extracted(run, model.plan(name))
+        smaller = Translator(smaller_config.model, 23, 23, PAD).eval()
+        load_weights(smaller, tensors)
+        assert smaller.depths()[-1] == name
+        assert torch.equal(smaller(batch, smaller.plan()), model(batch, model.plan(name)))
+        if config.type != "recurrent":
+            assert smaller.depths() == [name]

@@ -403,3 +403,24 @@ def test_a_run_of_a_newer_schema_is_refused(copied: Path, short: Texts) -> None:
     done = anydepth_command("translate", copied, short.source)
     line = refusal((done.returncode, done.stdout, done.stderr))
     assert line == f"anydepth: {path}: was written by a newer anydepth (schema 2; this one reads up to 1)\n"
+
+
+# ---- export
+
+
+def test_an_exported_depth_translates_as_its_parent_does(
+    folder: Path, run: Run, short: Texts, lines: Callable[..., list[str]], cli: Cli, tmp_path: Path
+) -> None:
+    for depth in run.depths():
+        small = tmp_path / depth
+        lines("export", folder, "--to", "anydepth", "--depth", depth, "--out", small)
+        exported = anydepth.load(small, device="cpu")
+        assert exported.depths() == [depth]
+        parent = run.translations(short.sources, depth, beam=3)
+        assert [found[0].tokens for found in exported.translations(short.sources, beam=3)] == [
+            found[0].tokens for found in parent
+        ]
+    assert (tmp_path / "1-1" / "model.safetensors").stat().st_size < (folder / "model.safetensors").stat().st_size
+    code, _, err = cli("export", folder, "--to", "anydepth", "--depth", "1-1", "--out", tmp_path / "1-1")
+    assert code == 2
+    assert "already holds a run" in err

@@ -1,9 +1,14 @@
 """What every depth policy answers. One file beside this one per method."""
 
+from typing import TYPE_CHECKING
+
 from torch import Generator, Tensor, nn
 
 from anydepth.errors import UserError
 from anydepth.plan import Plan, Request
+
+if TYPE_CHECKING:
+    from anydepth.depth import DepthConfig
 
 
 class Depth(nn.Module):
@@ -34,6 +39,15 @@ class Depth(nn.Module):
     def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor | None:
         """(K,) the z of every step, or None where the method has none. A generator asks for training noise."""
         return None
+
+    def alone(self, plan: Plan) -> "tuple[DepthConfig, tuple[int, ...]]":
+        """For a model that can run this plan and no other: its policy, and which layers it keeps, in order.
+
+        The policy's own parameters, one per layer, follow the layers.
+        """
+        from anydepth.depth.full import FullConfig
+
+        return FullConfig(), plan.layers
 
 
 def every_depth(layers: int) -> dict[int, Plan]:

@@ -38,6 +38,9 @@ class Recurrent(Depth):
     def plans(self) -> dict[int, Plan]:
         return {depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)}
 
+    def alone(self, plan: Plan) -> tuple[RecurrentConfig, tuple[int, ...]]:
+        return RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers))
+
     def sample(self, request: Request, generator: Generator) -> Plan:
         plans = self.plans()
         return plans[draw(sorted(plans), generator)] if self.uniform else plans[self.depth]

@@ -30,5 +30,8 @@ class ReZero(Depth):
     def plans(self) -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}
 
+    def alone(self, plan: Plan) -> tuple[ReZeroConfig, tuple[int, ...]]:
+        return ReZeroConfig(), plan.layers
+
     def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor:
         return self.scale[list(plan.layers)]

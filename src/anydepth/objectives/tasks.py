@@ -73,7 +73,7 @@ class SharedPass:
         self.gate_leaf = leaf(self.decoder_gates)
 
     def backward(self, tasks: Tasks) -> Loss:
-        """Adds the gradients of Σ weight · loss; gives that sum, and the weighted mean of the plain losses."""
+        """Adds the gradients of Σ weight · loss; gives the weighted means of the losses, for people."""
         model, view, batch = self.model, self.view, self.batch
         memories = self.encode(task.plans.encoder for task in tasks)
         memory_leaves = {plan: memory.detach().requires_grad_() for plan, memory in memories.items()}
@@ -95,8 +95,8 @@ class SharedPass:
         ends = [target, *memories.values(), *([] if self.decoder_gates is None else [self.decoder_gates])]
         starts = [start, *memory_leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
         torch.autograd.backward(ends, [leaf.grad for leaf in starts])
-        total, nll = (torch.stack(parts).sum() for parts in zip(*found))
-        return Loss(total, nll / sum(weight for _, weight in tasks))
+        whole = sum(weight for _, weight in tasks)
+        return Loss(*(torch.stack(parts).sum() / whole for parts in zip(*found)))
 
     def encode(self, plans: Iterable[Plan]) -> dict[Plan, Tensor]:
         """What the decoder reads at each encoder exit."""

@@ -74,7 +74,7 @@ class Step:
             ((plans, weight),) = tasks
             total, nll = single(self.model, batch, plans, smoothing, self.kernel)
         (weight * total).backward()
-        return Loss(weight * total.detach(), nll)
+        return Loss(total.detach(), nll)
 
     def update(self, step: int, tokens: Tensor) -> Tensor:
         """Gradients of sums become gradients of means, are clipped, and move the weights."""
