@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.progress import Progress
+from safetensors.torch import load_file
 
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import Batch, prefetch, stream
@@ -16,7 +18,7 @@ from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
 from anydepth.errors import UserError
 from anydepth.models import Translator
-from anydepth.training.checkpoint import put_in_place
+from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
 if TYPE_CHECKING:
@@ -60,7 +62,14 @@ class TrainingData:
         source, target = self.tokenizers.source, self.tokenizers.target
         if source.pad != target.pad:
             raise UserError(f"tokenizers: padding is {source.pad} in the source's and {target.pad} in the target's")
-        return Translator(config.model, len(source), len(target), target.pad)
+        model = Translator(config.model, len(source), len(target), target.pad)
+        if config.training.start_from:
+            start = Path(config.training.start_from) / "model.safetensors"
+            try:
+                load_weights(model, load_file(start))
+            except UserError as error:
+                raise UserError(f"training.start_from: {start}: {error}") from None
+        return model
 
 
 def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
@@ -101,7 +110,11 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
 
     console = Console(stderr=True, quiet=quiet)
     if not any((out / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
-        save_whole(build(config.tokenizer, config.data, lambda text: console.print(text, highlight=False)), out)
+        start = config.training.start_from
+        if start and not (Path(start) / "model.safetensors").is_file():
+            raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
+        say = partial(console.print, highlight=False)
+        save_whole(TokenizerPair.load(start) if start else build(config.tokenizer, config.data, say), out)
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}

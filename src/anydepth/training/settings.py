@@ -11,6 +11,8 @@ from anydepth.training.optim import OptimizerConfig
 class TrainingConfig:
     """How long, how often and on what."""
 
+    start_from: str = ""
+    """Run whose weights and tokenizers to start from, for example a plain model to make flexible; empty means none."""
     steps: int = 10_000
     """Updates of the weights."""
     seconds: float = 0.0
