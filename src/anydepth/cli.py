@@ -124,6 +124,18 @@ def train(
         print(f"The run is in {folder}. Next: anydepth evaluate {folder}")
 
 
+@app.command()
+def chain(
+    stages: Annotated[Path, typer.Argument(metavar="CHAIN.toml", help="Trainings and distillations, in order.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the chain's name.")] = None,
+) -> None:
+    """Do several trainings that build on one another; finished stages are skipped."""
+    from anydepth.chain import run_chain
+
+    for name, left in run_chain(stages, out or Path("runs") / stages.stem).items():
+        print(f"{name}: {left}")
+
+
 # ---- using a run
 
 
@@ -178,6 +190,41 @@ def translate(
         write_atomically(output, lines)
     else:
         sys.stdout.write(lines)
+
+
+@app.command()
+def distill(
+    run: RunFolder,
+    source: Annotated[Path, typer.Option(metavar="FILE", help="Texts to translate, one a line, also .gz.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Their translations, line by line; .gz compresses.")],
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    beam: Beam = None,
+    batch: Batch = None,
+    block: Annotated[int, typer.Option(help="Lines written at a time: what a kill can cost.")] = 4_000,
+    shard: Annotated[str, typer.Option(metavar="K/N", help="Do only the K-th of N shares of the work.")] = "1/1",
+    device: Device = "auto",
+) -> None:
+    """Translate a corpus for students to learn from; the same command goes on after a kill."""
+    from anydepth.data.distillation import device_of_rank, distill, parse_shard
+    from anydepth.run import load
+
+    share, first = parse_shard(shard), os.environ.get("RANK", "0") == "0"
+    loaded = load(run, device_of_rank(device))
+    with progress_bar("distilling", visible=first) as bar:
+
+        def show(done: int, total: int) -> None:
+            task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
+            bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.0f} sentences/s")
+
+        made = distill(loaded, source, out, depth, beam=beam, batch=batch, block=block, shard=share, progress=show)
+    if not first:
+        return
+    if made.missing:
+        print(f"This share is done. Other shares miss {made.missing} blocks; the last one to end writes {out}.")
+        return
+    print(f"{out} was finished before: nothing to do." if made.made_before else f"{out} has {made.lines} lines.")
+    if made.skips.total:
+        complain(f"{made.skips.total} of its lines are empty: {made.skips.summary().partition(': ')[2]}")
 
 
 @app.command()

@@ -15,7 +15,9 @@ from anydepth.depth import DepthConfig
 from anydepth.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-RECIPES = [*sorted((ROOT / "recipes").glob("*/*.toml")), ROOT / "src/anydepth/quickstart.toml"]
+CHAINS = sorted((ROOT / "recipes").glob("*/chain*.toml"))
+RECIPES = [path for path in sorted((ROOT / "recipes").glob("*/*.toml")) if path not in CHAINS]
+RECIPES.append(ROOT / "src/anydepth/quickstart.toml")
 
 
 @config

@@ -1,0 +1,362 @@
+"""Sequence-level distillation (Kim and Rush, 2016): students learn from what a teacher makes of a corpus's source.
+
+The source is read in blocks. Each finished block becomes a file in `OUT.parts/`, put there in one step, so that a kill
+loses the blocks in work and nothing else; block b belongs to process b modulo their number. Whoever finds all blocks
+there puts them together as OUT. `OUT.parts/journal.json`, and later `OUT.json`, say what they were made from: parts of
+other weights, settings or sources are never mixed.
+
+Line n of OUT translates line n of the source. What cannot be translated gives an empty line, which training skips.
+"""
+
+import gzip
+import json
+import os
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+
+from anydepth.data.corpora import EMPTY, Skips
+from anydepth.data.lines import OVER_LONG, Line, count_lines, read_lines
+from anydepth.errors import UserError
+from anydepth.run import Progress, Run, changed
+from anydepth.training.checkpoint import checksum, flush, put_in_place
+from anydepth.training.distributed import Ranks, add_up, agree, first_does, join, leave
+
+BLOCK = 4_000
+"""Lines translated between two writes: enough for batches of like lengths, minutes of work at most on a GPU."""
+EMPTY_TRANSLATION = "empty translation"
+VERSION = 1
+
+
+class Distilled(NamedTuple):
+    """What a call of `distill` leaves behind."""
+
+    lines: int
+    """Of the source, and of the output when it is finished."""
+    skips: Skips
+    """Lines that are empty in the output, and why."""
+    missing: int
+    """Blocks that other shards have yet to translate; 0 means that the output is there."""
+    made_before: bool
+    """It was finished already, with the same settings."""
+
+
+def distill(
+    run: Run,
+    source: str | Path,
+    out: str | Path,
+    depth: str | None = None,
+    *,
+    key: str = "",
+    beam: int | None = None,
+    batch: int | None = None,
+    length_penalty: float | None = None,
+    block: int = BLOCK,
+    shard: tuple[int, int] = (1, 1),
+    progress: Progress | None = None,
+) -> Distilled:
+    """Translates a file, one sentence a line, plain or .gz, into another. Call it again to go on after a kill.
+
+    The processes of torchrun share the work. `shard=(2, 8)` does the second eighth of it alone: then whichever shard
+    is the last puts the parts together. Processes on several machines need a file system in common. `progress` counts
+    the lines of this process.
+    """
+    source, files = Path(source), Files(Path(out))
+    if not source.is_file():
+        raise UserError(f"{source}: no such file")
+    if not files.out.parent.is_dir():
+        raise UserError(f"{out}: there is no folder {files.out.parent}")
+    if block < 1:
+        raise UserError(f"block must be at least 1, not {block}")
+    if not 1 <= shard[0] <= shard[1]:
+        raise UserError(f"shard {shard[0]}/{shard[1]}: expected the first number between 1 and the second")
+    search = {"beam": beam, "batch": batch, "length_penalty": length_penalty, "n_best": 1, "sample": False}
+    teacher = Teacher(run, run.plan(depth, key).name, key, asdict(changed(run.config.decoding, search)))
+    ranks = join(str(run.device))
+    try:
+        made_before = bool(agree(first_does(ranks, lambda: prepare(files, source, teacher, block)) or 0, ranks))
+        if not made_before:
+            lines = translate_share(files, source, teacher, ranks, shard, progress)
+            missing = int(agree(first_does(ranks, lambda: assemble(files, source, teacher)) or 0, ranks))
+            if missing:
+                return Distilled(lines, Skips(), missing, False)
+    finally:
+        leave()
+    report = json.loads(files.report.read_bytes())
+    return Distilled(report["lines"], Skips(**report["skips"]), 0, made_before)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Of "2/8", the two numbers."""
+    number, slash, shards = text.partition("/")
+    if not (slash and number.isdecimal() and shards.isdecimal()):
+        raise UserError(f"shard {text!r}: expected two numbers such as 2/8, the second of eight shares")
+    return int(number), int(shards)
+
+
+def device_of_rank(device: str) -> str:
+    """Under torchrun, `cuda` and `auto` give each process of a machine a GPU of its own."""
+    wanted = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if wanted else device
+
+
+@dataclass(frozen=True)
+class Files:
+    """The output and what stands beside it."""
+
+    out: Path
+
+    @property
+    def report(self) -> Path:
+        return self.out.with_name(f"{self.out.name}.json")
+
+    @property
+    def parts(self) -> Path:
+        return self.out.with_name(f"{self.out.name}.parts")
+
+    @property
+    def journal(self) -> Path:
+        return self.parts / "journal.json"
+
+    def part(self, number: int) -> Path:
+        return self.parts / f"{number:06d}.json"
+
+    def missing(self, blocks: int) -> list[int]:
+        present = set(os.listdir(self.parts))
+        return [number for number in range(blocks) if self.part(number).name not in present]
+
+    def aside(self) -> Path:
+        """A name for a folder of parts that is not in use yet, or no longer."""
+        return self.out.with_name(f".{self.parts.name}-{secrets.token_hex(8)}")
+
+    def remove_leftovers(self) -> None:
+        for path in self.out.parent.iterdir():
+            if path.name.startswith(f".{self.parts.name}-"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A run, and how it translates."""
+
+    run: Run
+    depth: str
+    key: str
+    decoding: dict[str, Any]
+
+    def made_from(self, source: Path, block: int) -> dict[str, Any]:
+        """All that the output depends on. The batch size changes speed, not translations."""
+        if self.run.weights_hash is None:
+            raise UserError("distillation needs a run that was loaded from a folder: its file of weights is recorded")
+        search = {name: self.decoding[name] for name in ("beam", "length_penalty", "max_ratio", "max_extra")}
+        weights, tokenizer = self.run.weights_hash, self.run.tokenizers.hash
+        made = {"version": VERSION, "weights": weights, "tokenizer": tokenizer, "depth": self.depth, "key": self.key}
+        return made | search | {"source": checksum(source), "block": block}
+
+    def translate(self, lines: list[Line], progress: Progress | None) -> tuple[list[str], Skips]:
+        """One output for each line, empty where there is nothing to translate or the model cannot read it."""
+        skips, room = Skips(), self.run.config.model.max_positions - 1
+        lengths = map(len, self.run.tokenizers.source.encode([line.text for line in lines]))
+        usable = []
+        for number, (line, length) in enumerate(zip(lines, lengths)):
+            if problem := line.problem or (not line.text.strip() and EMPTY) or (length > room and OVER_LONG):
+                skips.add(problem, line.place)
+            else:
+                usable.append(number)
+        texts = [lines[number].text for number in usable]
+        found = self.run.translate(texts, self.depth, key=self.key, progress=progress, **self.decoding)
+        outputs = [""] * len(lines)
+        for number, text in zip(usable, found):
+            outputs[number] = text.replace("\r", " ").replace("\n", " ")
+            if not text.strip():
+                skips.add(EMPTY_TRANSLATION, lines[number].place)
+        return outputs, skips
+
+
+# ---- before: is it finished, begun, or new?
+
+
+def prepare(files: Files, source: Path, teacher: Teacher, block: int) -> bool:
+    """Whether all is done already; if not, there is a folder for the parts afterwards."""
+    made_from = teacher.made_from(source, block)
+    if is_finished(files, made_from):
+        files.remove_leftovers()
+        return True
+    if not files.parts.exists():
+        lines = count_lines(source)
+        if not lines:
+            raise UserError(f"{source}: there is no line to translate")
+        draft = files.aside()
+        draft.mkdir()
+        with in_one_step(draft / files.journal.name, draft) as file:
+            file.write(as_json({"made_from": made_from, "lines": lines, "blocks": -(-lines // block)}))
+        try:
+            os.rename(draft, files.parts)
+        except OSError:  # another shard was faster
+            shutil.rmtree(draft)
+        flush(files.out.parent)
+    journal = read_json(files.journal)
+    if journal is None or "made_from" not in journal:
+        raise UserError(f"{files.parts} has no journal.json that can be read: remove it, or choose another output")
+    refuse_changes(files.parts, journal, made_from)
+    return False
+
+
+def is_finished(files: Files, made_from: dict[str, Any]) -> bool:
+    report = read_json(files.report)
+    if report is None or "made_from" not in report:
+        for path in (files.out, files.report):
+            if path.exists():
+                raise UserError(f"{path} exists and is not the result of a distillation: choose another output")
+        return False
+    if not files.out.exists():
+        return False
+    refuse_changes(files.out, report, made_from)
+    return True
+
+
+def refuse_changes(path: Path, record: dict[str, Any], made_from: dict[str, Any]) -> None:
+    before = record["made_from"]
+    changes = [
+        f"{name} was {brief(before.get(name))} and is {brief(made_from.get(name))}"
+        for name in dict.fromkeys([*before, *made_from])
+        if before.get(name) != made_from.get(name)
+    ]
+    if changes:
+        raise UserError(f"{path} was made otherwise: {', '.join(changes)}; remove it, or choose another output")
+
+
+def brief(value: Any) -> str:
+    """A value in a message; of a checksum, its beginning."""
+    text = str(value)
+    return f"{text[:8]}…" if len(text) == 64 else text or "empty"
+
+
+# ---- the work
+
+
+def translate_share(
+    files: Files, source: Path, teacher: Teacher, ranks: Ranks, shard: tuple[int, int], progress: Progress | None
+) -> int:
+    """Translates those of this process's blocks that are missing; comes back when all ranks have done so, with the
+    number of lines of the source."""
+    journal = read_json(files.journal)
+    if journal is None:
+        raise UserError(f"{files.journal}: cannot be read here; all processes need the same file system")
+    lines, block = journal["lines"], journal["made_from"]["block"]
+    share = range((shard[0] - 1) * ranks.world + ranks.rank, journal["blocks"], shard[1] * ranks.world)
+    sizes = {number: min(block, lines - number * block) for number in share}
+    todo = [number for number in files.missing(journal["blocks"]) if number in share]
+    total = sum(sizes.values())
+    done = total - sum(sizes[number] for number in todo)
+    if progress:
+        progress(done, total)
+    with unless_finished(files):
+        for number, chunk in zip(todo, read_blocks(source, todo, block)):
+            if len(chunk) != sizes[number]:
+                raise UserError(f"{source} was changed while it was translated: it had {lines} lines")
+            outputs, skips = teacher.translate(chunk, later(progress, done, total))
+            with in_one_step(files.part(number), files.parts) as file:
+                file.write(as_json({"translations": outputs, "skips": asdict(skips)}))
+            done += len(chunk)
+            if progress:
+                progress(done, total)
+    int(add_up(torch.tensor(len(todo), device=ranks.device), ranks))  # waits for the slowest
+    return lines
+
+
+def read_blocks(source: Path, numbers: list[int], block: int) -> Iterator[list[Line]]:
+    """These blocks, in ascending order; of the file, no more than one block is held."""
+    lines, position = read_lines(source), 0
+    for number in numbers:
+        deque(islice(lines, (number - position) * block), maxlen=0)
+        position = number + 1
+        yield list(islice(lines, block))
+
+
+def later(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Progress within a block as progress within all."""
+    return progress and (lambda done, _: progress(before + done, total))
+
+
+# ---- after: one file of all parts
+
+
+def assemble(files: Files, source: Path, teacher: Teacher) -> int:
+    """Puts the parts together if they are all there; the number of those that are missing."""
+    with unless_finished(files):
+        journal = json.loads(files.journal.read_bytes())
+        if missing := files.missing(journal["blocks"]):
+            return len(missing)
+        with in_one_step(files.out, files.parts) as file:
+            skips = write_parts(files, journal, file)
+            report = {"made_from": journal["made_from"], "teacher": str(teacher.run.folder), "source": str(source)}
+            report |= {"lines": journal["lines"], "empty": skips.total, "skips": asdict(skips)}
+            with in_one_step(files.report, files.parts) as beside:  # first: an output without a report is not ours
+                beside.write(as_json(report, indent=1))
+        os.rename(files.parts, files.aside())  # so that it is never found half removed
+        files.remove_leftovers()
+    return 0
+
+
+def write_parts(files: Files, journal: dict[str, Any], file: BinaryIO) -> Skips:
+    """All translations in order. Compressed without name and time: the same translations are the same bytes."""
+    lines, skips = 0, Skips()
+    with gzip.GzipFile("", "wb", 6, file, mtime=0) if files.out.suffix == ".gz" else nullcontext(file) as text:
+        for number in range(journal["blocks"]):
+            part = read_json(files.part(number))
+            block = journal["made_from"]["block"]
+            if part is None or len(part["translations"]) != min(block, journal["lines"] - lines):
+                raise UserError(f"{files.part(number)} is damaged: remove this file and run again")
+            text.write("".join(f"{line}\n" for line in part["translations"]).encode())
+            lines, skips = lines + len(part["translations"]), skips + Skips(**part["skips"])
+    return skips
+
+
+# ---- files
+
+
+@contextmanager
+def in_one_step(path: Path, folder: Path) -> Iterator[BinaryIO]:
+    """A file that is written in `folder` and gets its name when it is whole and on the disk."""
+    scratch = folder / f".part-{secrets.token_hex(8)}"
+    try:
+        with scratch.open("wb") as file:
+            yield file
+        put_in_place(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def unless_finished(files: Files) -> Iterator[None]:
+    """Of two processes that do the same, the slower one finds the parts gone and the output there: that is fine."""
+    try:
+        yield
+    except FileNotFoundError:
+        if files.parts.exists() or not files.out.exists():
+            raise
+    except OSError as error:  # most likely a full disk
+        reason = error.strerror or error
+        raise UserError(f"{files.parts}: cannot be written: {reason}; finished blocks are kept, run again") from None
+
+
+def as_json(value: dict[str, Any], indent: int | None = None) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=indent).encode()
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if there is no such file or no object in it."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
