@@ -122,8 +122,19 @@ def train_stage(config: Config, out: Path, quiet: bool) -> None:
 
 
 def distill_stage(stage: DistillStage, left: dict[str, Path]) -> None:
-    from anydepth.data.distillation import distill
+    from anydepth.data.distillation import device_of_rank, distill
     from anydepth.run import load as load_run
+    from anydepth.verbs import progress_bar
 
-    teacher = load_run(left[stage.teacher])
-    distill(teacher, stage.source, left[stage.name], stage.depth or None, beam=stage.beam, batch=stage.batch)
+    teacher = load_run(left[stage.teacher], device_of_rank("auto"))
+    with progress_bar(f"distilling {stage.name}") as bar:
+        task = bar.add_task("", total=None)
+        distill(
+            teacher,
+            stage.source,
+            left[stage.name],
+            stage.depth or None,
+            beam=stage.beam,
+            batch=stage.batch,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )

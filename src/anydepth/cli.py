@@ -200,12 +200,14 @@ def distill(
     depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
     beam: Beam = None,
     batch: Batch = None,
-    block: Annotated[int, typer.Option(help="Lines written at a time: what a kill can cost.")] = 4_000,
+    block: Annotated[
+        int | None, typer.Option(help="Lines written at a time: what a kill can cost. Default: 4000.")
+    ] = None,
     shard: Annotated[str, typer.Option(metavar="K/N", help="Do only the K-th of N shares of the work.")] = "1/1",
     device: Device = "auto",
 ) -> None:
     """Translate a corpus for students to learn from; the same command goes on after a kill."""
-    from anydepth.data.distillation import device_of_rank, distill, parse_shard
+    from anydepth.data.distillation import BLOCK, device_of_rank, distill, parse_shard
     from anydepth.run import load
 
     share, first = parse_shard(shard), os.environ.get("RANK", "0") == "0"
@@ -216,7 +218,8 @@ def distill(
             task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
             bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.0f} sentences/s")
 
-        made = distill(loaded, source, out, depth, beam=beam, batch=batch, block=block, shard=share, progress=show)
+        size = BLOCK if block is None else block
+        made = distill(loaded, source, out, depth, beam=beam, batch=batch, block=size, shard=share, progress=show)
     if not first:
         return
     if made.missing:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -72,6 +72,8 @@ def distill(
     source, files = Path(source), Files(Path(out))
     if not source.is_file():
         raise UserError(f"{source}: no such file")
+    if files.out.is_dir():
+        raise UserError(f"{out} is a folder; the name of a file was expected")
     if not files.out.parent.is_dir():
         raise UserError(f"{out}: there is no folder {files.out.parent}")
     if block < 1:
@@ -137,7 +139,10 @@ class Files:
         """A name for a folder of parts that is not in use yet, or no longer."""
         return self.out.with_name(f".{self.parts.name}-{secrets.token_hex(8)}")
 
-    def remove_leftovers(self) -> None:
+    def remove_parts(self) -> None:
+        """Also what kills left. A folder that loses its name first is never found half removed."""
+        with suppress(FileNotFoundError):  # another shard was faster
+            os.rename(self.parts, self.aside())
         for path in self.out.parent.iterdir():
             if path.name.startswith(f".{self.parts.name}-"):
                 shutil.rmtree(path, ignore_errors=True)
@@ -188,7 +193,7 @@ def prepare(files: Files, source: Path, teacher: Teacher, block: int) -> bool:
     """Whether all is done already; if not, there is a folder for the parts afterwards."""
     made_from = teacher.made_from(source, block)
     if is_finished(files, made_from):
-        files.remove_leftovers()
+        files.remove_parts()
         return True
     if not files.parts.exists():
         lines = count_lines(source)
@@ -302,8 +307,7 @@ def assemble(files: Files, source: Path, teacher: Teacher) -> int:
             report |= {"lines": journal["lines"], "empty": skips.total, "skips": asdict(skips)}
             with in_one_step(files.report, files.parts) as beside:  # first: an output without a report is not ours
                 beside.write(as_json(report, indent=1))
-        os.rename(files.parts, files.aside())  # so that it is never found half removed
-        files.remove_leftovers()
+        files.remove_parts()
     return 0
 
 
@@ -312,13 +316,24 @@ def write_parts(files: Files, journal: dict[str, Any], file: BinaryIO) -> Skips:
     lines, skips = 0, Skips()
     with gzip.GzipFile("", "wb", 6, file, mtime=0) if files.out.suffix == ".gz" else nullcontext(file) as text:
         for number in range(journal["blocks"]):
-            part = read_json(files.part(number))
-            block = journal["made_from"]["block"]
-            if part is None or len(part["translations"]) != min(block, journal["lines"] - lines):
-                raise UserError(f"{files.part(number)} is damaged: remove this file and run again")
-            text.write("".join(f"{line}\n" for line in part["translations"]).encode())
-            lines, skips = lines + len(part["translations"]), skips + Skips(**part["skips"])
+            translations, more = read_part(files.part(number))
+            if len(translations) != min(journal["made_from"]["block"], journal["lines"] - lines):
+                raise damaged(files.part(number))
+            text.write("".join(f"{line}\n" for line in translations).encode())
+            lines, skips = lines + len(translations), skips + more
     return skips
+
+
+def read_part(path: Path) -> tuple[list[str], Skips]:
+    try:
+        part = json.loads(path.read_bytes())
+        return part["translations"], Skips(**part["skips"])
+    except (ValueError, KeyError, TypeError):
+        raise damaged(path) from None
+
+
+def damaged(part: Path) -> UserError:
+    return UserError(f"{part} is damaged: remove this file and run again")
 
 
 # ---- files
