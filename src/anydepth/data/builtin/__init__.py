@@ -1,23 +1,28 @@
 """The built-in corpus: real language without any download.
 
-Dates, times, numbers and amounts in words, measures, durations, lists of countries and languages, put into
-phrases and short sentences by CLDR (through Babel), num2words and a few sentence patterns of our own. A
-sentence is first drawn as a meaning (meaning.py) and then put into each language (rendering.py), so that every pair of
-languages is a parallel corpus, and line n says the same in all of them.
+Dates, times, numbers and amounts in words, measures, durations, lists of countries and languages, put into phrases and
+short sentences by CLDR (through Babel), num2words and a few sentence patterns of our own. A sentence is first drawn as
+a meaning (drawing.py, meaning.py) and then put into each language (rendering.py, numerals.py, phrases.py), so that
+every pair of languages is a parallel corpus, and line n says the same in all of them.
 
     for source, target in pairs("en", "de", "train", 100_000): ...
     for text in monolingual("fi", "train", 100_000): ...
     for label, text in labelled("en", "test", 1_000): ...
 
-The text depends on language, split, size and seed alone; a smaller size is the beginning of a larger one. No
-text of one split is ever in another, whatever the seeds.
+What the source writes in figures the target writes in words and the other way round, as between written and spoken
+language: 4,023 becomes viertausenddreiundzwanzig, May 23, 2024 becomes 23.5.2024. Word by word this cannot be
+translated, which is why depth matters here.
+
+The text depends on language, split, size and seed alone; a smaller size is the beginning of a larger one. No text of
+one split is ever in another, whatever the seeds.
 """
 
 import difflib
 from collections.abc import Iterator
 from random import Random
 
-from anydepth.data.builtin.meaning import KINDS, Sentence, draw, split_of
+from anydepth.data.builtin.drawing import KINDS, draw
+from anydepth.data.builtin.meaning import Sentence, split_of
 from anydepth.data.builtin.phrases import TEMPLATES
 from anydepth.errors import UserError
 
@@ -50,7 +55,7 @@ def _pairs(source: str, target: str, split: str, size: int, seed: int) -> Iterat
     from anydepth.data.builtin.rendering import render
 
     for sentence in _sentences(split, size, seed):
-        yield render(source, sentence), render(target, sentence, True)
+        yield render(source, sentence), render(target, sentence, swap=True)
 
 
 def _labelled(language: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:

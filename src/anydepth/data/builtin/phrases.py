@@ -1,9 +1,8 @@
 """The few words of our own: sentences with slots, and nouns that stand before a colon.
 
 CLDR knows how a language writes a date, a measure or a list, but not "the train leaves at". The slots are chosen so
-that whatever fills them keeps the form in which CLDR or num2words gives it: no case, gender or article
-depends on the filling. Dates avoid the 1st, 8th and 11th (1er, l'8, l'11), times the hours of one and eleven (a la 1,
-об 11), and counted things the numbers that end in 1 or 2, which agree with their noun in many languages.
+that whatever fills them keeps the form in which CLDR or num2words gives it: no case, gender or article depends on the
+filling. Where one would, the filling is never drawn (drawing.py).
 """
 
 NOUNS = [

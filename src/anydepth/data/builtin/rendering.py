@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from babel import Locale
 from babel.dates import format_date, format_skeleton, format_time, format_timedelta, get_timezone_location
-from babel.numbers import format_decimal, get_currency_name
+from babel.numbers import get_currency_name
 from babel.units import format_unit
 
 from anydepth.data.builtin.meaning import (
@@ -32,12 +32,12 @@ _SECONDS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second
 _PLAIN_SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
 
 
-def render(language: str, sentence: Sentence, flip: bool = False) -> str:
-    """The sentence as one line of text."""
-    clauses = [_capitalized(language, phrase(language, clause, flip)) for clause in sentence.clauses]
+def render(language: str, sentence: Sentence, *, swap: bool = False) -> str:
+    """The sentence as one line of text; `swap` writes in figures what it has in words, and the other way round."""
+    clauses = [_capitalized(language, _phrase(language, clause, swap)) for clause in sentence.clauses]
     if sentence.asides:
         separator = " ; " if language == "fr" else "; "
-        brackets = f"({separator.join(phrase(language, aside, flip) for aside in sentence.asides)})"
+        brackets = f"({separator.join(_phrase(language, aside, swap) for aside in sentence.asides)})"
         if sentence.asides_first:
             clauses[0] = f"{brackets} {clauses[0]}"
         else:
@@ -46,35 +46,27 @@ def render(language: str, sentence: Sentence, flip: bool = False) -> str:
     return " ".join(clause if clause.endswith(".") else clause + "." for clause in clauses)
 
 
-def phrase(language: str, meaning: Meaning, flip: bool) -> str:
-    """Any part of a sentence as text."""
+def _phrase(language: str, meaning: Meaning, swap: bool) -> str:
     match meaning:
-        case Clause(None, (part,)):
-            return phrase(language, part, flip)
-        case Clause(str() as frame, parts):
-            return TEMPLATES[language][frame].format(*(phrase(language, part, flip) for part in parts))
-        case Listing(items, "dash" | "comma" as style):
-            return {"dash": " – ", "comma": ", "}[style].join(phrase(language, item, flip) for item in items)
+        case Clause(frame, parts):
+            texts = [_phrase(language, part, swap) for part in parts]
+            return TEMPLATES[language][frame].format(*texts) if frame else texts[0]
         case Listing(items, style):
-            return _list(language, [phrase(language, item, flip) for item in items], style)
-    return _atom(language, meaning, flip)
+            return _list(language, [_phrase(language, item, swap) for item in items], style)
+    return _atom(language, meaning, swap)
 
 
 @lru_cache(maxsize=200_000)
-def _atom(language: str, meaning: Meaning, flip: bool) -> str:
+def _atom(language: str, meaning: Meaning, swap: bool) -> str:
     match meaning:
         case Number(value, words):
-            text = cardinal(language, value) if words != flip else format_decimal(value, locale=_locale(language))
+            text = cardinal(language, value) if words != swap else _figures(language, value)
         case Day(date, words):
-            text = _day(language, date, "long" if words != flip else "numeric")
+            text = _day(language, date, words != swap)
         case Clock(hour, minute, words):
-            text = (
-                _spoken_clock(language, hour, minute)
-                if words != flip
-                else format_time(datetime.time(hour, minute), "short", locale=_locale(language))
-            )
-        case Quantity():
-            text = _quantity(language, Quantity(meaning.unit, meaning.value, meaning.words != flip))
+            text = _clock(language, hour, minute, words is not None and words != swap)
+        case Quantity(unit, value, words):
+            text = _quantity(language, unit, value, words is not None and words != swap)
         case FromNow(unit, value):
             text = _timedelta(language, unit, value, add_direction=True)
         case Name(of, code):
@@ -89,50 +81,54 @@ def _locale(language: str) -> Locale:
     return Locale.parse(language)
 
 
-def _day(language: str, date: datetime.date, style: str) -> str:
-    if style == "numeric":
-        return str(format_skeleton("yMd", date, locale=_locale(language)))
-    return str(format_date(date, "full" if style == "weekday" else "long", locale=_locale(language)))
+def _figures(language: str, value: int | float) -> str:
+    # decimals only come with numbers under a thousand
+    group, decimal = _number_symbols(language)
+    return f"{value:,}".replace(",", group) if isinstance(value, int) else str(value).replace(".", decimal)
 
 
-def _spoken_clock(language: str, hour: int, minute: int) -> str:
+@lru_cache
+def _number_symbols(language: str) -> tuple[str, str]:
+    symbols = _locale(language).number_symbols["latn"]
+    return symbols["group"], symbols["decimal"]
+
+
+def _day(language: str, date: datetime.date, words: bool) -> str:
+    if words:
+        return str(format_date(date, "long", locale=_locale(language)))
+    return str(format_skeleton("yMd", date, locale=_locale(language)))
+
+
+def _clock(language: str, hour: int, minute: int, words: bool) -> str:
+    if not words:
+        return str(format_time(datetime.time(hour, minute), "short", locale=_locale(language)))
     pattern = CLOCK[language]
-    ordinal = feminine_ordinal(language, hour) if "{ordinal}" in pattern else ""
     return pattern.format(
         hour=cardinal(language, hour),
         minute=cardinal(language, minute),
-        ordinal=ordinal,
-        hours=_quantity(language, Quantity("hour", hour, words=True)),
-        minutes=_quantity(language, Quantity("minute", minute, words=True)),
+        ordinal=feminine_ordinal(language, hour) if "{ordinal}" in pattern else "",
+        hours=_quantity(language, "hour", hour, True),
+        minutes=_quantity(language, "minute", minute, True),
     )
 
 
-def _quantity(language: str, quantity: Quantity) -> str:
-    unit, value = quantity.unit, quantity.value
+def _quantity(language: str, unit: str, value: int | float, words: bool) -> str:
     if unit.isupper():
         text = _amount(language, unit, value)
     elif unit in _SECONDS:
         text = _timedelta(language, unit, int(value), add_direction=False)
     else:
         text = format_unit(value, unit, "long", locale=_locale(language))
-    text = text.translate(_PLAIN_SPACES)
-    # a whole number under a thousand has the same figures everywhere, and the noun keeps the form they ask for
-    return (
-        text.replace(
-            format_decimal(value, locale=_locale(language)).translate(_PLAIN_SPACES), cardinal(language, int(value))
-        )
-        if quantity.words and isinstance(value, int)
-        else text
-    )
+    # the noun keeps the form that the figures ask for
+    return text.replace(_figures(language, value), cardinal(language, int(value))) if words else text
 
 
 def _amount(language: str, currency: str, value: int | float) -> str:
-    # not format_currency(format_type="name"): it agrees with 5.00 as if it were 5, which Slavic languages do not
-    name = get_currency_name(currency, count=value, locale=_locale(language))
+    # not format_currency(format_type="name"): it lets the noun agree with 5.00 as with 5, which Slavic languages do not
+    name = str(get_currency_name(currency, count=value, locale=_locale(language)))
     if language == "pt":
         name = name.lower()  # CLDR has Dólares americanos
-    pattern = "#,##0" if isinstance(value, int) else "#,##0.00"
-    return f"{format_decimal(value, pattern, locale=_locale(language))} {name}"
+    return f"{_figures(language, value)} {name}"
 
 
 def _timedelta(language: str, unit: str, value: int, *, add_direction: bool) -> str:
@@ -149,6 +145,8 @@ def _name(language: str, of: str, code: str) -> str:
 
 
 def _list(language: str, items: list[str], style: str) -> str:
+    if style in ("comma", "dash"):
+        return (", " if style == "comma" else " – ").join(items)
     patterns = _list_patterns(language, style)
     text, last = items[0], items[-1]
     for index, item in enumerate(items[1:-1]):
@@ -159,21 +157,21 @@ def _list(language: str, items: list[str], style: str) -> str:
     return closing.format(text, last)
 
 
+@lru_cache
+def _list_patterns(language: str, style: str) -> dict[str, str]:
+    patterns = _locale(language).list_patterns
+    # not babel.lists.format_list: its "or" lacks what CLDR inherits
+    chosen = dict(patterns["standard"]) | dict(patterns["or"] if style == "or" else {})
+    return {place: pattern.translate(_PLAIN_SPACES) for place, pattern in chosen.items()}
+
+
 def _spanish_conjunction(closing: str, last: str) -> str:
-    # Francia e Italia, siete u ocho; CLDR leaves this to its users
+    # Francia e Italia, siete u ocho: CLDR leaves this to its users
     if re.match("h?i(?![ae])", last, re.IGNORECASE):
         return closing.replace(" y ", " e ")
     if re.match("h?o|8", last, re.IGNORECASE):
         return closing.replace(" o ", " u ")
     return closing
-
-
-@lru_cache
-def _list_patterns(language: str, style: str) -> dict[str, str]:
-    patterns = _locale(language).list_patterns
-    # not babel.lists.format_list: the "or" patterns lack what they inherit
-    chosen = dict(patterns["standard"]) | dict(patterns["or"] if style == "or" else {})
-    return {place: pattern.translate(_PLAIN_SPACES) for place, pattern in chosen.items()}
 
 
 def _capitalized(language: str, text: str) -> str:
