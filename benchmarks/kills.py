@@ -33,6 +33,7 @@ RECIPE = """
 [data]
 train = [{{ type = "parallel", source = "{folder}/train.en", target = "{folder}/train.de" }}]
 dev = {{ type = "parallel", source = "{folder}/dev.en", target = "{folder}/dev.de" }}
+max_length = 100
 [tokenizer]
 vocabulary = 800
 [batching]
