@@ -50,6 +50,11 @@ class DistillStage:
     batch: int = 64
     """Sentences translated together."""
 
+    def __post_init__(self) -> None:
+        for name in ("beam", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
     def out(self, folder: Path) -> Path:
         return folder / f"{self.name}.txt.gz"
 
@@ -66,12 +71,16 @@ class Chain:
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"stages: two have the name {name}")
         for number, stage in enumerate(self.stages):
-            if isinstance(stage, DistillStage) and stage.teacher not in names[:number]:
-                raise ValueError(f"stages.{number}.teacher: there is no stage {stage.teacher!r} before this one")
+            if names.count(stage.name) > 1:
+                raise ValueError(f"stages: two have the name {stage.name}")
+            if not (stage.name.isascii() and stage.name.isidentifier()):
+                raise ValueError(
+                    f"stages.{number}.name: {stage.name!r} must be letters, digits and _, to be named as $name"
+                )
+            runs = [earlier.name for earlier in self.stages[:number] if isinstance(earlier, TrainStage)]
+            if isinstance(stage, DistillStage) and stage.teacher not in runs:
+                raise ValueError(f"stages.{number}.teacher: there is no training {stage.teacher!r} before this stage")
 
 
 def load(path: Path) -> Chain:
@@ -93,6 +102,9 @@ def run_chain(path: Path, folder: Path, quiet: bool = False) -> dict[str, Path]:
         for number, stage in enumerate(chain.stages)
         if isinstance(stage, TrainStage)
     }
+    for stage in chain.stages:
+        if isinstance(stage, DistillStage) and not Path(stage.source).is_file():
+            raise UserError(f"{path}: {stage.name}: {stage.source}: no such file")
     folder.mkdir(parents=True, exist_ok=True)
     for stage in chain.stages:
         if isinstance(stage, TrainStage):
@@ -107,6 +119,8 @@ def recipe_of(stage: TrainStage, chain_path: Path, left: dict[str, Path], number
     known = {earlier.name: left[earlier.name] for earlier in chain.stages[:number]}
     settings = []
     for setting in stage.settings:
+        if not string.Template(setting).is_valid():
+            raise UserError(f"{chain_path}: {stage.name}: {setting}: a $ must begin the name of a stage, or be doubled")
         for name in string.Template(setting).get_identifiers():
             if name not in known:
                 choices = ", ".join(known) or "none"

@@ -207,5 +207,5 @@ def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:
 
 
 def final_norm(layer: LayerConfig) -> nn.Module:
-    """Post-norm layers end normalised; the others need one norm at the end."""
+    """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
     return make_norm(layer) if layer.norm == "pre" else nn.Identity()

@@ -65,9 +65,13 @@ def test_a_chain_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("change", "complaint"),
     [
         (('name = "student"', 'name = "teacher"'), "two have the name teacher"),
-        (('teacher = "teacher"', 'teacher = "nobody"'), r"stages.1.teacher: there is no stage 'nobody'"),
+        (('teacher = "teacher"', 'teacher = "nobody"'), r"stages.1.teacher: there is no training 'nobody'"),
         (("=$distilled", "=$distiled"), "no stage 'distiled' before it, only teacher, distilled"),
         (('recipe = "tiny.toml"\nsettings = ["', 'recipe = "other.toml"\nsettings = ["'), "other.toml: no such file"),
+        (('name = "student"', 'name = "tied-multi"'), "stages.2.name: 'tied-multi' must be letters"),
+        (("=$distilled", "=$5"), "must begin the name of a stage"),
+        (("beam = 2", "beam = 0"), r"stages.1.beam: must be at least 1"),
+        (("train.source", "nowhere.source"), "nowhere.source: no such file"),
         (('beam = 2', 'beem = 2'), "stages.1.beem: no such setting, did you mean"),
     ],
 )  # fmt: skip

@@ -424,3 +424,13 @@ def test_an_exported_depth_translates_as_its_parent_does(
     code, _, err = cli("export", folder, "--to", "anydepth", "--depth", "1-1", "--out", tmp_path / "1-1")
     assert code == 2
     assert "already holds a run" in err
+
+
+def test_an_exported_run_is_not_resumed(folder: Path, cli: Cli, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    assert cli("export", folder, "--to", "anydepth", "--depth", "1-1", "--out", small)[0] == 0
+    before = (small / "model.safetensors").read_bytes()
+    code, _, err = cli("train", small / "config.toml", "--out", small, "--resume")
+    assert code == 2
+    assert "was not trained here" in err
+    assert (small / "model.safetensors").read_bytes() == before

@@ -57,3 +57,14 @@ def test_a_start_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> N
         train(deeper, tmp_path / "deeper", quiet=True)
     with pytest.raises(UserError, match="is not a trained run"):
         train(config(folder, "training.start_from=nowhere"), tmp_path / "other", quiet=True)
+
+
+def test_where_a_run_started_from_is_not_needed_to_resume(folder: Path, tmp_path: Path) -> None:
+    plain = train(config(folder, "training.steps=2"), tmp_path / "plain", quiet=True)
+    settings = config(folder, f"training.start_from={plain}", "training.steps=4")
+    run = train(settings, tmp_path / "run", quiet=True)
+    plain.rename(tmp_path / "moved")
+    longer = config(folder, f"training.start_from={plain}", "training.steps=6")
+    assert train(longer, run, resume=True, quiet=True) == run
+    with pytest.raises(UserError, match=r"training\.start_from"):
+        train(settings, tmp_path / "again", quiet=True)

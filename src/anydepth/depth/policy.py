@@ -41,7 +41,7 @@ class Depth(nn.Module):
         return None
 
     def alone(self, plan: Plan) -> "tuple[DepthConfig, tuple[int, ...]]":
-        """For a model that can run this plan and no other: its policy, and which layers it keeps, in order.
+        """For the smallest model that can run this plan: its policy, and which layers it keeps, in order.
 
         The policy's own parameters, one per layer, follow the layers.
         """

@@ -31,7 +31,7 @@ class SubnetworkConfig:
     depths: tuple[int, ...] = ()
     """The depths offered, divisors of the number of layers; empty means all divisors."""
     sample: Literal["uniform", "full"] = "uniform"
-    """How training draws the depth each step: `uniform` over the depths, or always the `full` stack."""
+    """How training draws the depth each step: `uniform` over the depths, or always the deepest of them (`full`)."""
 
     def build(self, layers: int) -> "Subnetwork":
         return Subnetwork(layers, self.strategy, self.depths, self.sample)

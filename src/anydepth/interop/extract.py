@@ -37,7 +37,7 @@ def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
         depth, kept = policy.alone(plan)
         tensors = with_layers(tensors, name, kept, policy)
         changes[name] = StackConfig(layers=len(kept), depth=depth)
-    training = replace(config.training, objective=SingleConfig(), validate_depths=())
+    training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     smaller = replace(config.model, encoder=changes["encoder"], decoder=changes["decoder"])
     return replace(config, model=smaller, training=training), tensors
 

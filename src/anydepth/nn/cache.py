@@ -45,7 +45,7 @@ def grown(buffer: Tensor | None, like: Tensor, length: int) -> Tensor:
 
 
 class Cache:
-    """The slots of one plan, and which encoder rows the decoder's rows belong to."""
+    """The slots of one plan, and how many words they hold."""
 
     def __init__(self, steps: int) -> None:
         self.slots = [Slot() for _ in range(steps)]

@@ -2,7 +2,7 @@
 
 The logits of a batch are the largest tensor of a training step, and with many exits there would be one per exit. Here a
 slice's logits are turned into their gradient at once, and that into the gradients of states and output matrix, so that
-memory depends neither on the number of words nor on the number of exits.
+the memory for logits depends neither on the number of words nor on the number of exits.
 """
 
 from collections.abc import Callable

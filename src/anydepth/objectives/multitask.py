@@ -28,22 +28,28 @@ class MultitaskConfig:
                 raise ValueError(f"{name} must not be negative")
 
     def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
-        encoders = subsets(model.encoder_depth.plans(), self.encoder_depths)
-        decoders = subsets(model.decoder_depth.plans(), self.decoder_depths)
+        encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         return crossed(
-            encoders[int(torch.randint(len(encoders), (), generator=encoder))],
-            decoders[int(torch.randint(len(decoders), (), generator=decoder))],
-            len(model.encoder_depth.plans()) * len(model.decoder_depth.plans()),
+            some(encoders, self.encoder_depths, encoder),
+            some(decoders, self.decoder_depths, decoder),
+            len(encoders) * len(decoders),
         )
 
     def choices(self, model: Translator) -> list[Tasks]:
         """The sets of tasks a step may draw, all equally likely; the mean over them is the sum over all tasks."""
         encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         return [
-            crossed(some, others, len(encoders) * len(decoders))
-            for some in subsets(encoders, self.encoder_depths)
+            crossed(chosen, others, len(encoders) * len(decoders))
+            for chosen in subsets(encoders, self.encoder_depths)
             for others in subsets(decoders, self.decoder_depths)
         ]
+
+
+def some(plans: dict[int, Plan], size: int, generator: Generator) -> tuple[Plan, ...]:
+    """One of the `subsets`, each as likely as the other."""
+    ordered = sorted(plans)
+    chosen = torch.randperm(len(ordered), generator=generator)[: size or None].sort().values.tolist()
+    return tuple(plans[ordered[place]] for place in chosen)
 
 
 def subsets(plans: dict[int, Plan], size: int) -> list[tuple[Plan, ...]]:

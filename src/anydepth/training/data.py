@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.progress import Progress
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from anydepth.data.batching import Batches, BatchingConfig
@@ -62,14 +63,7 @@ class TrainingData:
         source, target = self.tokenizers.source, self.tokenizers.target
         if source.pad != target.pad:
             raise UserError(f"tokenizers: padding is {source.pad} in the source's and {target.pad} in the target's")
-        model = Translator(config.model, len(source), len(target), target.pad)
-        if config.training.start_from:
-            start = Path(config.training.start_from) / "model.safetensors"
-            try:
-                load_weights(model, load_file(start))
-            except UserError as error:
-                raise UserError(f"training.start_from: {start}: {error}") from None
-        return model
+        return Translator(config.model, len(source), len(target), target.pad)
 
 
 def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
@@ -81,6 +75,8 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
     layout = config.batching.layout
     if layout == "auto":
         layout = "packed" if ranks.device.type == "cuda" and config.training.precision != "fp32" else "padded"
+    if layout == "packed" and ranks.device.type == "cuda" and config.training.precision == "fp32":
+        raise UserError('batching.layout: packed batches need training.precision = "bf16" on a GPU')
     batching = replace(config.batching, layout=layout)
     check_positions(config, batching)
     batches = Batches(
@@ -92,6 +88,15 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         world=ranks.world,
     )
     return TrainingData(tokenizers, batches, dev[0] if dev else None, batching, ranks.device)
+
+
+def take_weights(model: Translator, start: str) -> None:
+    """Begins with the weights of another run."""
+    file = Path(start) / "model.safetensors"
+    try:
+        load_weights(model, load_file(file))
+    except (UserError, OSError, SafetensorError) as error:
+        raise UserError(f"training.start_from: {file}: {error}") from None
 
 
 def check_positions(config: "Config", batching: BatchingConfig) -> None:

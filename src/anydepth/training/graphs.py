@@ -2,7 +2,7 @@
 
 A 6-6 model launches some two thousand kernels a step, which takes the CPU twice as long as the GPU needs to run them.
 Packed batches have one shape and tasks are hashable, so that a pass can be recorded once and replayed. All graphs share
-their memory: what a replay leaves is read before the next one begins.
+the memory of their activations: what a replay leaves is read before the next one begins. Each keeps its own gradients.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from anydepth.data.corpora import files_of
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.training import checkpoint
-from anydepth.training.data import TrainingData, prepare
+from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
 from anydepth.training.journal import Journal
 from anydepth.training.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
@@ -41,6 +41,8 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
         run = Training(config, out, ranks, data, model, optimizer, journal)
         if resume:
             run.restore()
+        if settings.start_from and run.progress.step == 0:
+            take_weights(model, settings.start_from)
         step_once = Step(model, optimizer, settings, config.seed, ranks)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
@@ -268,6 +270,8 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
         raise UserError(f"{out} already holds a run: give --resume to go on with it, or another --out")
     if resume and not saved.exists():
         raise UserError(f"{out}: nothing to resume, there is no config.toml")
+    if resume and (out / "model.safetensors").exists() and not (out / "metrics.jsonl").exists():
+        raise UserError(f"{out}: nothing to resume, its model was not trained here; see training.start_from")
     if resume:
         before, now = asdict(load(saved)), asdict(config)
         changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]

@@ -43,7 +43,7 @@ class Step:
             self.kernel = torch.compile(losses_and_gradient)
             for part in (model.source, model.target, model.encoder, model.decoder):
                 part.compile_for_training()
-        self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu else None
+        self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu and not settings.recompute else None
 
     def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
         """Step number `step`, counted from 1, on this rank's batches."""

@@ -35,7 +35,7 @@ def validate(config: "Config", model: Translator, data: TrainingData, device: to
 
 def nll_per_word(model: Translator, store: Store, plans: Plans, device: torch.device) -> float:
     """Mean negative log-likelihood of a target word, without label smoothing, in full precision."""
-    config = BatchingConfig(tokens=max(4096, store.longest_target + 8), layout="padded")
+    config = BatchingConfig(tokens=max(4096, store.longest_target), layout="padded", lengths=1)
     limits = Limits.of([store], config)
     total, words = torch.zeros((), dtype=torch.double, device=device), 0
     for pairs in one_pass(store, config, limits):
