@@ -1,6 +1,8 @@
 """Small models and batches that several tests share."""
 
 import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+from anydepth.cli import main
 from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
@@ -18,11 +21,27 @@ from anydepth.nn.layers import LayerConfig
 PAD, BOS, EOS = 0, 1, 2
 FULL = FullConfig()
 
+Cli = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Runs a command in this process: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["anydepth", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capfd.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return run
 
 
 def tiny_translator(

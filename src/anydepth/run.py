@@ -86,11 +86,9 @@ def weights_file(folder: Path, checkpoint: str) -> Path:
 
 def available_device(name: str) -> torch.device:
     try:
-        device = pick_device(name)
-        torch.empty(0, device=device)
+        return pick_device(name)
     except (RuntimeError, AssertionError):  # no such name; not built for, or not found on, this machine
         raise UserError(f"device {name!r}: not on this machine; expected cpu, cuda, cuda:N or auto") from None
-    return device
 
 
 class Run:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from conftest import Cli
 from sacrebleu.metrics import CHRF
 
 import anydepth
-from anydepth.cli import main
 from anydepth.data.builtin import pairs
 from anydepth.run import Run, Translation
 
@@ -36,8 +36,6 @@ CLOSE = 1e-4
 """Two candidates nearer than this may change places with the shape of a batch (rounding in fp32)."""
 CHRF_FLOOR = 55.0
 """Four seeds reached 65 to 72 at every depth, and no depth was 2 below a shallower one."""
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 class Quickstart(NamedTuple):
@@ -64,20 +62,6 @@ def anydepth_command(*arguments: object, text: str | None = None) -> subprocess.
     command = [sys.executable, "-m", "anydepth", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, input=text, env=environment, capture_output=True, encoding="utf-8")
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["anydepth", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capfd.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from anydepth.cli import main
+from conftest import Cli
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = """
@@ -37,22 +36,6 @@ device = "cpu"
 beam = 2
 max_ratio = 0.1
 """
-
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Runs a command in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["anydepth", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capfd.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Generator, Tensor, nn
 
 from anydepth.errors import UserError
@@ -57,6 +58,4 @@ def every_depth(layers: int) -> dict[int, Plan]:
 
 def draw(choices: list[int], generator: Generator) -> int:
     """One of the choices, each as likely as the other."""
-    import torch
-
     return choices[int(torch.randint(len(choices), (), generator=generator))]
