@@ -9,6 +9,9 @@ from torch import Generator, Tensor
 
 from anydepth.data.collate import Batch
 from anydepth.models import Translator
+from anydepth.nn.embeddings import Embedding
+from anydepth.nn.layers import FinalNorm
+from anydepth.nn.stack import Stack
 from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
 from anydepth.objectives.single import single
 from anydepth.objectives.tasks import SharedPass, Tasks
@@ -41,8 +44,9 @@ class Step:
         model.encoder.recompute = model.decoder.recompute = settings.recompute
         if self.compiled:
             self.kernel = torch.compile(losses_and_gradient)
-            for part in (model.source, model.target, model.encoder, model.decoder):
-                part.compile_for_training()
+            for part in model.modules():
+                if isinstance(part, Embedding | Stack | FinalNorm):
+                    part.compile_for_training()
         self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu and not settings.recompute else None
 
     def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
