@@ -19,7 +19,10 @@ from anydepth.training.optim import OptimizerConfig, build_optimizer
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU"),
+    pytest.mark.filterwarnings("default"),  # the compiler's own, which as errors would stop it
+]
 VOCABULARY = 1000
 
 
