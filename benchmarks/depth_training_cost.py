@@ -11,6 +11,7 @@ memory is the most that was allocated in between.
 import argparse
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="words a sentence")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=10_000)
+    parser.add_argument("--together", type=int, default=1, help="encoder exits whose decoders run as one batch")
     parser.add_argument("--only", default="", help="cases whose names contain this, and the plain models")
     parser.add_argument("--profile", action="store_true", help="also print which kernels take the time")
     parser.add_argument("--out", type=Path)
@@ -109,13 +111,16 @@ def measure(case: Case, args: argparse.Namespace, device: torch.device) -> tuple
     config = TranslatorConfig(layer=layer, encoder=stacks[0], decoder=stacks[1])
     model = Translator(config, args.vocabulary, args.vocabulary, PAD).to(device)
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-4, warmup=100, clip=1.0)
-    settings = TrainingConfig(optimizer=optimizer, objective=case.objective)
+    objective = case.objective
+    if not isinstance(objective, SingleConfig):
+        objective = replace(objective, together=args.together)
+    settings = TrainingConfig(optimizer=optimizer, objective=objective)
     step = Step(model, build_optimizer(optimizer, model), settings, seed=1, ranks=Ranks(0, 1, device))
     words = [
         torch.randint(4, args.vocabulary, (args.tokens // args.length, args.length), device=device) for _ in range(2)
     ]
     batch = packed(*words)
-    for tasks in case.objective.choices(model) if not isinstance(case.objective, SingleConfig) else ():
+    for tasks in () if isinstance(objective, SingleConfig) else objective.choices(model):
         if step.graphs is not None:
             step.graphs(batch, tasks, alone=True)
             model.zero_grad(set_to_none=True)

@@ -71,10 +71,10 @@ class Step:
 
     def run(self, batch: Batch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
-        smoothing = self.settings.label_smoothing
+        smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
-                return SharedPass(self.model, batch, smoothing, self.kernel).backward(tasks)
+                return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
             ((plans, weight),) = tasks
             total, nll = single(self.model, batch, plans, smoothing, self.kernel)
         (weight * total).backward()
