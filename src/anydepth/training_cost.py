@@ -19,7 +19,7 @@ from anydepth.config import Config
 from anydepth.evaluation.records import Lines, read_metrics
 from anydepth.models import Translator
 from anydepth.nn.layers import Layer
-from anydepth.objectives import SingleConfig
+from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Node, Tasks, tree
 from anydepth.plan import Plan
 from anydepth.training.settings import TrainingConfig
@@ -134,11 +134,11 @@ def mean_work(training: TrainingConfig, model: Translator) -> Work:
 
     LayerDrop may drop a whole decoder, and then saves the encoder's backward pass: too rare to count.
     """
-    if isinstance(training.objective, SingleConfig):
-        encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
-        return Work(encoder, decoder, decoder, 1)
-    each = [work(tasks) for tasks in training.objective.choices(model)]
-    return Work(*(fmean(counts) for counts in zip(*each)))
+    if isinstance(training.objective, ExitGridConfig | MultitaskConfig):
+        each = [work(tasks) for tasks in training.objective.choices(model)]
+        return Work(*(fmean(counts) for counts in zip(*each)))
+    encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
+    return Work(encoder, decoder, decoder, 1)
 
 
 def work(tasks: Tasks) -> Work:
