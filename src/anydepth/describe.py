@@ -15,9 +15,8 @@ from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
+from anydepth.training_cost import TOKENS, matrices, training_cost
 
-TOKENS = 30
-"""Tokens of the sentence, and of its translation, for which `flops` and `cache_bytes` are given."""
 NUMBER_BYTES = 4
 """Bytes of a number in the decoder's cache (fp32)."""
 
@@ -28,21 +27,41 @@ def describe_path(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         return describe(load(path, overrides))
     if not (path / "config.toml").exists():
         raise UserError(f"{path}: not a run, it has no config.toml; expected a run's folder or a recipe.toml")
-    config, tokenizers = load(path / "config.toml", overrides), TokenizerPair.load(path)
-    return describe(config, (len(tokenizers.source), len(tokenizers.target)))
+    return describe(load(path / "config.toml", overrides), path)
 
 
-def describe(config: Config, vocabularies: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Parameters and, for every plan, its layers (counted from 1), parameters, FLOPs and cache bytes.
+def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
+    """Parameters, what training costs and, for every plan, its layers (counted from 1), parameters, FLOPs and cache
+    bytes.
 
-    Vocabularies (source, target) are those the tokenizer is asked for, unless given. FLOPs are those of the
-    weight matrices, two per weight and token; attention adds to them what grows with the length of the text.
+    FLOPs of a plan are those of the weight matrices, two per weight and token; attention adds to them what grows with
+    the length of the text. Those of the training are explained in training_cost.py.
     """
-    source, target = vocabularies or planned_vocabularies(config)
-    with torch.device("meta"):
-        model = Translator(config.model, source, target, pad=0)
+    model = without_weights(config, run)
     plans = [describe_plan(model, model.plan(depth)) for depth in model.depths()]
-    return {"parameters": size(model), "sentence_tokens": TOKENS, "plans": plans}
+    return {**size_and_training(config, model, run), "sentence_tokens": TOKENS, "plans": plans}
+
+
+def describe_training(run: Path) -> dict[str, Any]:
+    """`parameters` of a run and what its training cost, without its plans."""
+    config = load(run / "config.toml")
+    return size_and_training(config, without_weights(config, run), run)
+
+
+def size_and_training(config: Config, model: Translator, run: Path | None) -> dict[str, Any]:
+    cost = training_cost(config, model, run)
+    return {"parameters": size(model)} | (cost.as_json() if cost else {"training_flops": None, "training": None})
+
+
+def without_weights(config: Config, run: Path | None = None) -> Translator:
+    """The model, with the vocabularies of a run or those that the tokenizer is asked for; it takes no memory."""
+    if run:
+        tokenizers = TokenizerPair.load(run)
+        source, target = len(tokenizers.source), len(tokenizers.target)
+    else:
+        source, target = planned_vocabularies(config)
+    with torch.device("meta"):
+        return Translator(config.model, source, target, pad=0)
 
 
 def planned_vocabularies(config: Config) -> tuple[int, int]:
@@ -96,11 +115,6 @@ def unused(model: Translator, plans: Plans) -> int:
     )
 
 
-def matrices(layer: nn.Module) -> int:
-    """Weights that are multiplied with every token."""
-    return sum(parameter.numel() for parameter in layer.parameters() if parameter.dim() == 2)
-
-
 # ---- for people
 
 
@@ -123,8 +137,17 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
         )
     caption = f"GFLOPs of the weights and fp32 cache for {TOKENS} source and {TOKENS} target tokens"
     left_out = f"; {len(plans) - rows} shallower plans left out, --json has all" if len(plans) > rows else ""
-    result.caption, result.caption_justify = caption + left_out, "left"
+    result.caption, result.caption_justify = f"{caption}{left_out}\n{training_in_words(description)}", "left"
     return result
+
+
+def training_in_words(description: dict[str, Any]) -> str:
+    training = description["training"]
+    if not training:
+        return "training: not of this folder"
+    most, flops = "at most " if training["bound"] else "", description["training_flops"]
+    each, tokens = training["flops_per_target_token"] / 1e9, training["target_tokens"]
+    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} target tokens"
 
 
 def runs_of(layers: list[int]) -> str:

@@ -1,5 +1,6 @@
 """What every depth policy answers. One file beside this one per method."""
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,8 @@ class Depth(nn.Module):
 
     layers: int
     """Layers (modules) the stack owns."""
+    uniform = False
+    """Whether training draws a depth each step; otherwise it runs the deepest plan."""
 
     def plans(self) -> dict[int, Plan]:
         """The deployable plans, by depth."""
@@ -35,7 +38,13 @@ class Depth(nn.Module):
         return plans[depth]
 
     def sample(self, request: Request, generator: Generator) -> Plan:
-        return self.plan(request)
+        plans = self.plans()
+        return plans[draw(sorted(plans), generator)] if self.uniform else self.plan(request)
+
+    def mean_steps(self) -> float:
+        """Steps of a sampled plan on average, to count what training costs."""
+        plans = self.plans()
+        return fmean(map(len, plans.values())) if self.uniform else len(plans[max(plans)])
 
     def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor | None:
         """(K,) the z of every step, or None where the method has none. A generator asks for training noise."""
