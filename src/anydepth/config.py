@@ -69,6 +69,12 @@ class Config:
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
+        objective, stacks = self.training.objective.type, (self.model.encoder, self.model.decoder)
+        if objective != "single" and all(len(stack.depth.build(stack.layers).plans()) == 1 for stack in stacks):
+            raise ValueError(
+                f"training.objective: {objective} trains several depths, but each stack has only one here, which is "
+                'the same as "single"; give one of them a depth such as "prefix"'
+            )
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

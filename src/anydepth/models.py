@@ -10,6 +10,7 @@ from anydepth.config_class import config
 from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
+from anydepth.errors import UserError
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState
 from anydepth.nn.cache import Cache
@@ -31,6 +32,15 @@ class StackConfig:
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ValueError("layers must be at least 1")
+        if self.depth.type == "recurrent" and self.depth.depth < self.layers:
+            raise ValueError(
+                f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
+                f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
+            )
+        try:
+            self.depth.build(self.layers)
+        except UserError as error:
+            raise ValueError(f"depth.{error}") from None
 
 
 @config
