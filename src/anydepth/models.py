@@ -10,7 +10,6 @@ from anydepth.config_class import config
 from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
-from anydepth.errors import UserError
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState
 from anydepth.nn.cache import Cache
@@ -37,10 +36,6 @@ class StackConfig:
                 f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
                 f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
             )
-        try:
-            self.depth.build(self.layers)
-        except UserError as error:
-            raise ValueError(f"depth.{error}") from None
 
 
 @config

@@ -228,6 +228,14 @@ def test_a_chain_after_another(tmp_path: Path) -> None:
         planned(path, tmp_path / "out")
 
 
+def test_the_chain_in_the_documentation(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/chains.md").read_text().partition("```toml\n")[2].partition("```")[0]
+    path = chain(tmp_path, text.replace("my.toml", "tiny.toml"))
+    assert [
+        work.name for work in planned(path, tmp_path / "out", None, small(tmp_path)) if work.stage == "separate"
+    ] == [f"separate_{encoder}_{decoder}" for encoder in (1, 2, 6) for decoder in (1, 2)]
+
+
 def test_combinations_of_values(tmp_path: Path) -> None:
     each = 'each = [{ layers = [1, 2], drop = 0.25 }, { layers = 2, drop = "0" }]'
     settings = """settings = ["model.encoder.layers=$layers", 'model.decoder.depth={type="layerdrop", drop=$drop}']"""

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Cli
 
 from anydepth.chain import list_chain
@@ -14,6 +15,7 @@ from anydepth.chain.work import Distillation, Evaluation, Report, Training
 from anydepth.config import Config
 from anydepth.data.builtin import pairs
 from anydepth.data.lines import read_lines
+from anydepth.models import Translator
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 CHAINS = [path for path in sorted(RECIPES.glob("*/*.toml")) if "stages" in tomllib.loads(path.read_text())]
@@ -107,6 +109,23 @@ def test_tables_differ_in_what_they_are_about() -> None:
     tied = trainings(chain("tied-multi/table3"))
     assert {tied[f"teachers_{seed}"].seed for seed in range(1, 6)} == {1, 2, 3, 4, 5}
     assert tied["tied_recurrent_distilled"].model.encoder.layers == 1
+
+
+def test_the_sizes_of_tied_multis_table_4() -> None:
+    """In millions, with the vocabulary of the recipe; the paper prints three times as many."""
+    sizes: Counter[str] = Counter()
+    for work in planned(chain("tied-multi/table4"), Path("runs/here")):
+        if isinstance(work, Training):
+            words = work.config.tokenizer.vocabulary
+            with torch.device("meta"):
+                model = Translator(work.config.model, words, words, pad=0)
+            sizes[work.stage] += sum(parameter.numel() for parameter in model.parameters())
+    assert {stage: round(size / 1e6, 1) for stage, size in sizes.items()} == {
+        "tied": 61.0,
+        "separate": 1535.9,
+        "tied_recurrent": 24.3,
+        "separate_recurrent": 874.3,
+    }
 
 
 def test_the_papers_own_data_and_size() -> None:

@@ -33,6 +33,7 @@ def run_chain(
     works = planned(path, folder, recipe, settings)
     wanted = chosen(works, only)
     check_settings(wanted, works)
+    check_needs(wanted, works)
     check_files(wanted, works)
     folder.mkdir(parents=True, exist_ok=True)
     with stay(device_of(wanted)) as ranks:
@@ -63,18 +64,12 @@ def list_chain(
 
 
 def chosen(works: list[Work], only: Sequence[str]) -> list[Work]:
-    """The work of these stages, or all; what it needs must be there or be among it."""
+    """The work of these stages, or all."""
     for name in only:
         if not any(name in (work.stage, work.name) for work in works):
             stages = ", ".join(dict.fromkeys(work.stage for work in works))
             raise UserError(f"--only {name}: no such stage; there are {stages}")
-    wanted = [work for work in works if not only or work.stage in only or work.name in only]
-    by_name, coming = {work.name: work for work in works}, {work.name for work in wanted}
-    for work in wanted:
-        for need in work.needs:
-            if need not in coming and (state := by_name[need].state()) != "done":
-                raise UserError(f"--only: {work.name} needs {need}, which is {state}: name it as well")
-    return wanted
+    return [work for work in works if not only or work.stage in only or work.name in only]
 
 
 def check_settings(wanted: list[Work], works: list[Work]) -> None:
@@ -88,6 +83,15 @@ def check_settings(wanted: list[Work], works: list[Work]) -> None:
                 f"{work.left} was made with other settings: {'; '.join(changes[:3])}{more}; "
                 "remove it, or choose another --out"
             )
+
+
+def check_needs(wanted: list[Work], works: list[Work]) -> None:
+    """What is needed must be there or be coming."""
+    by_name, coming = {work.name: work for work in works}, {work.name for work in wanted}
+    for work in wanted:
+        for need in work.needs:
+            if need not in coming and (state := by_name[need].state()) != "done":
+                raise UserError(f"--only: {work.name} needs {need}, which is {state}: name it as well")
 
 
 def check_files(wanted: list[Work], works: list[Work]) -> None:
