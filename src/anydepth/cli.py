@@ -22,6 +22,7 @@ from anydepth.verbs import (
     evaluate_run,
     notes_of,
     progress_bar,
+    progress_for,
     read_test_set,
     read_texts,
     render,
@@ -139,14 +140,31 @@ def train(
 
 @app.command()
 def chain(
-    stages: Annotated[Path, typer.Argument(metavar="CHAIN.toml", help="Trainings and distillations, in order.")],
+    stages: Annotated[Path, typer.Argument(metavar="CHAIN.toml", help="Trainings and what is made of them, in order.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the chain's name.")] = None,
+    settings: Settings = None,
+    recipe: Annotated[
+        Path | None, typer.Option(metavar="RECIPE.toml", help="Take this instead of the chain's own recipe.")
+    ] = None,
+    only: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Do these stages, or single runs of them, and no others.")
+    ] = "",
+    list_only: Annotated[bool, typer.Option("--list", help="Print the state of every stage and do nothing.")] = False,
 ) -> None:
-    """Do several trainings that build on one another; finished stages are skipped."""
-    from anydepth.chain import run_chain
+    """Do several trainings that build on one another; finished stages are skipped, interrupted ones go on."""
+    from anydepth.chain import list_chain, run_chain
 
-    for name, left in run_chain(stages, out or Path("runs") / stages.stem).items():
-        print(f"{name}: {left}")
+    folder = out or Path("runs") / stages.stem
+    if list_only:
+        for work, state in list_chain(stages, folder, recipe=recipe, settings=settings or ()):
+            print(f"{state:16}{work.kind:10}{work.name}")
+        return
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    left = run_chain(stages, folder, recipe=recipe, settings=settings or (), only=names)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"The chain is done, in {folder}.")
+        for page in (path for path in left.values() if path.suffix == ".html"):
+            print(f"The report is in {page}.")
 
 
 # ---- using a run
@@ -226,13 +244,8 @@ def distill(
 
     share, first = parse_shard(shard), os.environ.get("RANK", "0") == "0"
     loaded = load(run, device_of_rank(device))
-    with progress_bar("distilling", visible=first) as bar:
-
-        def show(done: int, total: int) -> None:
-            task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
-            bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.0f} sentences/s")
-
-        size = BLOCK if block is None else block
+    size = BLOCK if block is None else block
+    with progress_for("distilling", "sentences", visible=first) as show:
         made = distill(loaded, source, out, depth, beam=beam, batch=batch, block=size, shard=share, progress=show)
     if not first:
         return

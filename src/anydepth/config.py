@@ -34,6 +34,7 @@ from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
+from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.training.settings import TrainingConfig
 
 SCHEMA = 1
@@ -69,6 +70,13 @@ class Config:
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
+        objective, stacks = self.training.objective, (self.model.encoder, self.model.decoder)
+        several = isinstance(objective, ExitGridConfig | MultitaskConfig)
+        if several and all(len(stack.depth.build(stack.layers).plans()) == 1 for stack in stacks):
+            raise ValueError(
+                f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
+                'is the same as "single"; give one of them a depth such as "prefix"'
+            )
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

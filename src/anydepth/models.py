@@ -31,6 +31,11 @@ class StackConfig:
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ValueError("layers must be at least 1")
+        if self.depth.type == "recurrent" and self.depth.depth < self.layers:
+            raise ValueError(
+                f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
+                f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
+            )
 
 
 @config

@@ -3,8 +3,10 @@
 import gzip
 import json
 import sys
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,9 @@ from anydepth.errors import UserError
 
 if TYPE_CHECKING:
     from anydepth.run import Run, Translation
+
+LOG_SECONDS = 30.0
+"""Between two lines about long work where there is no terminal for a progress bar."""
 
 
 def read_texts(file: Path | None) -> list[str]:
@@ -174,3 +179,20 @@ def progress_bar(title: str, visible: bool = True) -> Progress:
         transient=True,
         disable=not (visible and console.is_terminal),
     )
+
+
+@contextmanager
+def progress_for(title: str, things: str, visible: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """To be told how many things are done, of how many: a bar for people; for logs, a line every half minute."""
+    with progress_bar(title, visible) as bar:
+        last = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal last
+            task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
+            bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.1f} {things}/s")
+            if visible and bar.disable and time.monotonic() - last >= LOG_SECONDS:
+                last = time.monotonic()
+                print(f"{title}: {done} of {total} {things}", file=sys.stderr, flush=True)
+
+        yield show

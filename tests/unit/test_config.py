@@ -15,8 +15,7 @@ from anydepth.depth import DepthConfig
 from anydepth.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-CHAINS = sorted((ROOT / "recipes").glob("*/chain*.toml"))
-RECIPES = [path for path in sorted((ROOT / "recipes").glob("*/*.toml")) if path not in CHAINS]
+RECIPES = [path for path in sorted((ROOT / "recipes").glob("*/*.toml")) if "[[stages]]" not in path.read_text()]
 RECIPES.append(ROOT / "src/anydepth/quickstart.toml")
 
 
@@ -205,6 +204,24 @@ def test_every_depth_policy_can_be_written_in_toml(policy: type) -> None:
     read_back = loads(dump(settings))
     assert read_back == settings
     assert type(read_back.model.encoder.depth) is policy
+
+
+@pytest.mark.parametrize("objective", ["exit-grid", "multitask"])
+def test_training_several_depths_needs_several(objective: str) -> None:
+    wanted = f'training.objective={{type="{objective}"}}'
+    with pytest.raises(
+        UserError, match=rf"^--set training.objective: {objective} trains several depths, but each stack"
+    ):
+        loads("", [wanted])
+    loads("", [wanted, 'model.decoder.depth={type="prefix"}'])
+
+
+def test_layers_that_would_never_run_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"^--set model.encoder.depth.depth: recurrent runs 2 .* first 2 of the 6 layers"
+    ):
+        loads("", ['model.encoder.depth={type="recurrent", depth=2}'])
+    loads("", ['model.encoder={layers=2, depth={type="recurrent", depth=2}}'])
 
 
 @pytest.mark.parametrize("kind", every_class(), ids=lambda kind: kind.__name__)

@@ -10,6 +10,7 @@ either side.
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -201,6 +202,8 @@ class Ahead(Generic[Item]):
 
     def close(self) -> None:
         self._stopped.set()
+        with suppress(queue.Empty):
+            self._items.get_nowait()  # a thread that waits for room need not wait any longer
         self._thread.join()
 
     def __enter__(self) -> "Ahead[Item]":

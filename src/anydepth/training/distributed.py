@@ -7,7 +7,8 @@ two cases in which hooks on backward passes silently leave gradients unsynchroni
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from anydepth.errors import UserError
 
 T = TypeVar("T")
+_staying: list["Ranks"] = []
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,20 @@ def join(device: str = "auto") -> Ranks:
 
 
 def leave() -> None:
-    if dist.is_initialized():
+    if dist.is_initialized() and not _staying:
         dist.destroy_process_group()
+
+
+@contextmanager
+def stay(device: str = "auto") -> Iterator[Ranks]:
+    """One group for all that is done inside: what torchrun made cannot be left and joined again."""
+    ranks = join(device)
+    _staying.append(ranks)
+    try:
+        yield ranks
+    finally:
+        _staying.pop()
+        leave()
 
 
 def pick_device(device: str, local: int = 0) -> torch.device:

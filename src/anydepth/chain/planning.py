@@ -1,0 +1,203 @@
+"""From the stages of a chain to single pieces of work, with all recipes read and all names filled in."""
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from anydepth.chain.stages import (
+    BestStage,
+    DistillStage,
+    EvaluateStage,
+    ReportStage,
+    Stage,
+    TrainStage,
+    Values,
+    load,
+    runs_of,
+)
+from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Training, Work
+from anydepth.config import Config
+from anydepth.config import load as load_config
+from anydepth.data.corpora import ParallelText
+from anydepth.errors import UserError
+from anydepth.models import Translator
+
+
+def planned(path: Path, folder: Path, recipe: Path | None = None, settings: Sequence[str] = ()) -> list[Work]:
+    """All work of a chain, in order."""
+    planner = Planner(path, folder, tuple(settings))
+    for stage in load(path, recipe):
+        planner.add(stage)
+    return planner.works
+
+
+@dataclass
+class Planner:
+    """Takes stage after stage, and keeps what later ones can name."""
+
+    path: Path
+    folder: Path
+    settings: tuple[str, ...]
+    """Changes to every training."""
+    works: list[Work] = field(default_factory=list)
+    runs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Stage → its runs."""
+    left: dict[str, Path] = field(default_factory=dict)
+    """What $name stands for."""
+    configs: dict[str, Config] = field(default_factory=dict)
+    """Run → its settings."""
+
+    def add(self, stage: Stage) -> None:
+        works: Sequence[Work]
+        match stage:
+            case TrainStage():
+                works = trainings = [self.training(stage, name, values) for name, values in stage.repeats()]
+                self.configs |= {training.name: training.config for training in trainings}
+            case BestStage():
+                works = [self.choice(stage)]
+                self.configs[stage.name] = self.configs[self.runs[stage.of][0]]
+            case DistillStage():
+                works = [self.distillation(stage)]
+            case EvaluateStage():
+                works = [self.evaluation(stage, run) for run in self.named(stage.of)]
+            case ReportStage():
+                works = [self.report(stage)]
+        self.works += works
+        self.runs |= {name: (name,) for name in runs_of(stage)} | {stage.name: runs_of(stage)}
+        if not isinstance(stage, EvaluateStage | ReportStage):
+            self.left |= {work.name: work.left for work in works}
+
+    def named(self, stages: Iterable[str]) -> tuple[str, ...]:
+        """The runs of these stages, each once."""
+        return tuple(dict.fromkeys(run for stage in stages for run in self.runs[stage]))
+
+    # -- trainings
+
+    def training(self, stage: TrainStage, name: str, values: Values) -> Training:
+        plain, linked, needs = self.fill_in(stage, name, values)
+        try:
+            # settings with a $ make the chain what it is: --set changes the others
+            config = load_config(stage.recipe, (*plain, *self.settings, *linked))
+        except UserError as error:
+            raise self.mistake(name, str(error)) from None
+        if not config.data.cache:  # runs with the same tokenizer share their data
+            config = replace(config, data=replace(config.data, cache=str(self.folder / "tokenized-data")))
+        self.check_start(name, config)
+        return Training(name=name, stage=stage.name, left=self.folder / name, needs=needs, config=config)
+
+    def fill_in(self, stage: TrainStage, name: str, values: Values) -> tuple[list[str], list[str], tuple[str, ...]]:
+        """The settings without a $, those with one, filled in, and the work they name."""
+        known = self.left | values
+        plain: list[str] = []
+        linked: list[str] = []
+        needs: dict[str, None] = {}
+        for setting in stage.settings:
+            template = string.Template(setting)
+            if not template.is_valid():
+                raise self.mistake(name, f"{setting}: a $ must begin the name of a stage, or be doubled")
+            identifiers = template.get_identifiers()
+            for identifier in identifiers:
+                if identifier not in known:
+                    choices = ", ".join(known) or "none"
+                    raise self.mistake(name, f"{setting}: no stage {identifier!r} before it, only {choices}")
+            (linked if identifiers else plain).append(template.substitute(known))
+            needs |= dict.fromkeys(identifier for identifier in identifiers if identifier not in values)
+        return plain, linked, tuple(needs)
+
+    def check_start(self, name: str, config: Config) -> None:
+        """A model that starts from another of this chain needs weights of the same shapes."""
+        for other, theirs in self.configs.items():
+            if config.training.start_from == str(self.left[other]):
+                mine, its = shapes(config), shapes(theirs)
+                for weights in sorted(mine.keys() | its.keys()):
+                    if mine.get(weights) != its.get(weights):
+                        raise self.mistake(name, f"cannot start from {other}: {weights} is not the same in both")
+
+    # -- what is made of runs
+
+    def choice(self, stage: BestStage) -> Choice:
+        runs = self.runs[stage.of]
+        for run in runs:
+            if self.configs[run].data.dev is None:
+                raise self.mistake(stage.name, f"{run} has no data.dev: there is no loss to choose by")
+        paths = tuple(self.left[run] for run in runs)
+        return Choice(name=stage.name, stage=stage.name, left=self.folder / stage.name, needs=runs, runs=paths)
+
+    def distillation(self, stage: DistillStage) -> Distillation:
+        (teacher,) = self.runs[stage.teacher]
+        corpus, depths = self.configs[teacher].data.train[0], depths_of(self.configs[teacher])
+        source = stage.source or (corpus.source if isinstance(corpus, ParallelText) else "")
+        if not source:
+            raise self.mistake(stage.name, f"source: missing, and {teacher} is not trained on parallel text")
+        if stage.depth and stage.depth not in depths:
+            raise self.mistake(stage.name, f"depth: {teacher} has {', '.join(depths)}, not {stage.depth}")
+        return Distillation(
+            name=stage.name,
+            stage=stage.name,
+            left=self.folder / f"{stage.name}.txt.gz",
+            needs=(teacher,),
+            teacher=self.left[teacher],
+            source=source,
+            depth=stage.depth or depths[-1],
+            beam=stage.beam,
+            batch=stage.batch,
+        )
+
+    def evaluation(self, stage: EvaluateStage, run: str) -> Evaluation:
+        config = self.configs[run]
+        if config.data.test is None:
+            raise self.mistake(stage.name, f"{run} has no data.test to be scored on")
+        depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
+        if not depths:
+            raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
+        return Evaluation(
+            name=f"{stage.name}_{run}",
+            stage=stage.name,
+            left=self.left[run] / "grid.json",
+            needs=(run,),
+            depths=depths,
+            beam=stage.beam or config.decoding.beam,
+            batch=stage.batch or config.decoding.batch,
+        )
+
+    def report(self, stage: ReportStage) -> Report:
+        scored = {work.needs[0]: work for work in self.works if isinstance(work, Evaluation)}
+        for run in (runs := self.named(stage.of)):
+            if run not in scored:
+                raise self.mistake(stage.name, f"{run} is not evaluated by a stage before it")
+        shown: dict[str, tuple[Path, ...]] = {}
+        for name in stage.of:
+            depths = [depth for run in self.runs[name] for depth in scored[run].depths]
+            if len(depths) == len(set(depths)):  # one model for each depth: a grid together
+                shown[name] = tuple(self.left[run] for run in self.runs[name])
+            else:
+                shown |= {run: (self.left[run],) for run in self.runs[name]}
+        return Report(
+            name=stage.name,
+            stage=stage.name,
+            left=self.folder / f"{stage.name}.html",
+            needs=tuple(scored[run].name for run in runs),
+            shown=shown,
+        )
+
+    def mistake(self, name: str, text: str) -> UserError:
+        return UserError("\n".join(f"{self.path}: {name}: {line}" for line in text.splitlines()))
+
+
+def depths_of(config: Config, encoder: Sequence[int] = (), decoder: Sequence[int] = ()) -> tuple[str, ...]:
+    """The depths of a model with these settings, limited to some of either side where given; deepest last."""
+    sides = []
+    for stack, wanted in ((config.model.encoder, encoder), (config.model.decoder, decoder)):
+        depths = sorted(stack.depth.build(stack.layers).plans())
+        sides.append([depth for depth in depths if not wanted or depth in wanted])
+    return tuple(f"{m}-{n}" for m, n in product(*sides))
+
+
+def shapes(config: Config) -> dict[str, torch.Size]:
+    with torch.device("meta"):  # the words are the same: who starts from a run takes its tokenizers too
+        model = Translator(config.model, source_vocabulary=1, target_vocabulary=1, pad=0)
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
