@@ -55,7 +55,7 @@ def test_one_plan(depth: DepthConfig, recompute: bool) -> None:
     assert counted(model, tasks, recompute) == expected(model, SingleConfig(), recompute)
 
 
-@pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=3)], ids=lambda d: d.type)
+@pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5)], ids=lambda d: d.type)
 @pytest.mark.parametrize(
     "objective",
     [
