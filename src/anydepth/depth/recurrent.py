@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from torch import Generator
 
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth, draw
+from anydepth.depth.policy import Alone, Depth, draw
 from anydepth.plan import Plan, Request
 
 
@@ -35,11 +35,11 @@ class Recurrent(Depth):
         self.depth = depth
         self.uniform = sample == "uniform"
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)}
 
-    def alone(self, plan: Plan) -> tuple[RecurrentConfig, tuple[int, ...]]:
-        return RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers))
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        return Alone(RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers)), {})
 
     def sample(self, request: Request, generator: Generator) -> Plan:
         plans = self.plans()

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from anydepth.config import Config, dump
-from anydepth.depth import Depth
+from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
 from anydepth.models import StackConfig
 from anydepth.objectives import SingleConfig
@@ -34,25 +34,23 @@ def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
     stacks = {"encoder": (model.encoder_depth, plans.encoder), "decoder": (model.decoder_depth, plans.decoder)}
     changes = {}
     for name, (policy, plan) in stacks.items():
-        depth, kept = policy.alone(plan)
-        tensors = with_layers(tensors, name, kept, policy)
-        changes[name] = StackConfig(layers=len(kept), depth=depth)
+        alone = policy.alone(plan)
+        tensors = reduced(tensors, name, alone)
+        changes[name] = StackConfig(layers=len(alone.layers), depth=alone.depth)
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     smaller = replace(config.model, encoder=changes["encoder"], decoder=changes["decoder"])
     return replace(config, model=smaller, training=training), tensors
 
 
-def with_layers(tensors: dict[str, Tensor], stack: str, kept: tuple[int, ...], policy: Depth) -> dict[str, Tensor]:
-    """Only these layers of a stack, renumbered, and what its policy has learnt about them."""
-    result = {}
+def reduced(tensors: dict[str, Tensor], stack: str, alone: Alone) -> dict[str, Tensor]:
+    """Only these layers of a stack, renumbered, and what its new policy knows about them."""
+    result = {f"{stack}_depth.{name}": tensor for name, tensor in alone.learnt.items()}
     for name, tensor in tensors.items():
         if name.startswith(f"{stack}.layers."):
             _, _, number, rest = name.split(".", 3)
-            for place, layer in enumerate(kept):
+            for place, layer in enumerate(alone.layers):
                 if layer == int(number):
                     result[f"{stack}.layers.{place}.{rest}"] = tensor
-        elif name.startswith(f"{stack}_depth.") and tensor.shape[:1] == (policy.layers,):
-            result[name] = tensor[list(kept)]
-        else:
+        elif not name.startswith(f"{stack}_depth."):
             result[name] = tensor
     return result

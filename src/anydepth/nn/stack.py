@@ -39,7 +39,8 @@ class Stack(nn.Module):
     ) -> Iterator[Tensor]:
         """x_0 … x_K. To exit early, stop asking.
 
-        gates (K,) scale the steps; memories are what each step's cross-attention reads; the cache has a slot a step.
+        gates, (K,) or (K, B, 1, 1), scale the steps; memories are what each step's cross-attention reads; the cache has
+        a slot a step.
         """
         yield x
         for step, layer in enumerate(plan.layers):

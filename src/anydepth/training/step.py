@@ -51,9 +51,10 @@ class Step:
         sums = torch.zeros(3, device=self.ranks.device)
         sums[2] = sum(batch.tokens for batch in batches)
         for micro, batch in enumerate(batches):
-            # the same tasks on every rank, whatever dropout does
+            # the same tasks and the same noise on every rank, whatever dropout does
             encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
             tasks = self.settings.objective.draw(self.model, batch.key, encoder, decoder)
+            batch = batch._replace(noise=self.model.noise(step, encoder, decoder))
             if self.graphs is not None and self.graphs.takes(batch, tasks):
                 loss = self.graphs(batch, tasks, alone=len(batches) == 1)
             else:
