@@ -32,6 +32,7 @@ from anydepth.data.batching import BatchingConfig
 from anydepth.data.corpora import Builtin, DataConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
+from anydepth.depth.latent import LatentConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
 from anydepth.training.settings import TrainingConfig
@@ -69,6 +70,12 @@ class Config:
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
+        objective = self.training.objective.type
+        latent = LatentConfig in (type(self.model.encoder.depth), type(self.model.decoder.depth))
+        if latent and objective not in ("single", "latent", "latent-fairseq"):
+            raise ValueError(f"training.objective: {objective} trains fixed plans, and latent depth learns its own")
+        if not latent and objective in ("latent", "latent-fairseq"):
+            raise ValueError(f"training.objective: {objective} needs a stack with latent depth")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

@@ -250,6 +250,11 @@ class Batches:
         return lambda a, b: np.random.default_rng((self.seed, stream, a, b))
 
     @property
+    def target_tokens(self) -> int:
+        """Of all corpora."""
+        return sum(store.target_tokens for store in self.stores)
+
+    @property
     def epoch(self) -> float:
         """Passes over the data so far, averaged over the corpora by size."""
         return float(sum(share * cursor.epoch for share, cursor in zip(self._shares, self._cursors)))

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from anydepth.data.corpora import files_of
+from anydepth.depth import Latent
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
 from anydepth.training.journal import Journal
-from anydepth.training.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from anydepth.training.optim import Optimizers, learning_rate
 from anydepth.training.step import Step, Sums, mixed
 from anydepth.training.validation import validate
 
@@ -36,14 +37,14 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
     torch.manual_seed(mixed(config.seed, 0))
     model = data.build_model(config).to(ranks.device)
     share_weights(model, ranks)
-    optimizer = build_optimizer(settings.optimizer, model)
+    optimizers = Optimizers(model, settings.optimizer, settings.depth_optimizer)
     with Journal(out, settings, quiet, ranks.first) as journal:
-        run = Training(config, out, ranks, data, model, optimizer, journal)
+        run = Training(config, out, ranks, data, model, optimizers, journal)
         if resume:
             run.restore()
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
-        step_once = Step(model, optimizer, settings, config.seed, ranks)
+        step_once = Step(model, optimizers, settings, config.seed, ranks, data.batches.target_tokens)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
         with stop_politely() as stop, data.stream() as batches:
@@ -86,7 +87,7 @@ class Training:
     ranks: Ranks
     data: TrainingData
     model: Translator
-    optimizer: torch.optim.Optimizer
+    optimizers: Optimizers
     journal: Journal
     progress: Progress = field(default_factory=Progress)
 
@@ -131,7 +132,7 @@ class Training:
         else:
             self.journal.rewind(found.state["metrics"], found.step)
         checkpoint.load_weights(self.model, found.tensors["model"])
-        restore_optimizer(self.optimizer, self.model, found.tensors["optimizer"])
+        self.optimizers.restore(found.tensors["optimizer"])
         self.data.seek(found.state["position"])
         self.progress, self.saved_step = Progress(**found.state["progress"]), found.step
         self.window.begin(self.progress)
@@ -148,7 +149,7 @@ class Training:
     def write_checkpoint(self) -> None:
         tensors = {
             "model": checkpoint.weights(self.model),
-            "optimizer": optimizer_tensors(self.optimizer, self.model),
+            "optimizer": self.optimizers.tensors(),
         }
         state = {
             "progress": asdict(self.progress),
@@ -171,6 +172,7 @@ class Training:
 
     def compare(self) -> None:
         """Validates, and keeps the weights if they are the best so far."""
+        self.note_logits()
         if self.data.dev is None:
             return
         loss, progress = self.dev_loss("valid"), self.progress
@@ -179,6 +181,13 @@ class Training:
             self.release()
         else:
             progress.without_gain += 1
+
+    def note_logits(self) -> None:
+        """Which layers latent depth chooses by now, for each of its rows."""
+        for name, policy in (("encoder", self.model.encoder_depth), ("decoder", self.model.decoder_depth)):
+            if isinstance(policy, Latent):
+                logits = dict(zip(policy.keys or ("",), (row.tolist() for row in policy.logits)))
+                self.journal.write({"step": self.progress.step, "kind": "logits", "stack": name, "logits": logits})
 
     def release(self) -> None:
         """These weights are the model until better ones come."""
