@@ -35,6 +35,10 @@ Settings = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
 Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
+Language = Annotated[
+    str | None,
+    typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -157,6 +161,7 @@ def translate(
     top_k: Annotated[int | None, typer.Option(help="Sampling: draw from the k most probable words.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
+    language: Language = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
 ) -> None:
@@ -172,7 +177,7 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
     dialogue = file is None and sys.stdin.isatty()
     texts = [] if dialogue else read_texts(file)
-    loaded = load(run, device)
+    loaded = load(run, device).in_language(language)
     settings: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     settings["n_best"] = 1 if n_best is None else n_best
     if dialogue:
@@ -204,6 +209,7 @@ def distill(
         int | None, typer.Option(help="Lines written at a time: what a kill can cost. Default: 4000.")
     ] = None,
     shard: Annotated[str, typer.Option(metavar="K/N", help="Do only the K-th of N shares of the work.")] = "1/1",
+    language: Language = None,
     device: Device = "auto",
 ) -> None:
     """Translate a corpus for students to learn from; the same command goes on after a kill."""
@@ -211,7 +217,7 @@ def distill(
     from anydepth.run import load
 
     share, first = parse_shard(shard), os.environ.get("RANK", "0") == "0"
-    loaded = load(run, device_of_rank(device))
+    loaded = load(run, device_of_rank(device)).in_language(language)
     with progress_bar("distilling", visible=first) as bar:
 
         def show(done: int, total: int) -> None:
@@ -241,13 +247,14 @@ def evaluate(
     beam: Beam = None,
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
+    language: Language = None,
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths: grid.json and report.html."""
     from anydepth.run import load
 
-    sources, references = read_test_set(run, source, reference)
-    loaded = load(run, device)
+    sources, references = read_test_set(run, source, reference, language)
+    loaded = load(run, device).in_language(language)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     grid = evaluate_run(loaded, run, sources, references, wanted, beam, batch, lowercase)
     show_grid(grid)
@@ -271,13 +278,22 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
     to: Annotated[Literal["anydepth"], typer.Option(help="anydepth: a run of its own, as small as the depth.")],
     depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="en-de|all", help="One of a run's languages, or all with what any of them uses."),
+    ] = None,
 ) -> None:
-    """Write one depth of a run as a model of its own."""
-    from anydepth.interop.extract import extract
+    """Write one depth, or one language, of a run as a model of its own."""
+    from anydepth.interop.extract import extract, extract_languages
     from anydepth.run import load
 
     loaded = load(run, "cpu")
-    extract(loaded, depth or loaded.plan().name, out)
+    if language == "all":
+        if depth:
+            raise UserError("--depth: with --language all every language keeps its own")
+        extract_languages(loaded, out)
+    else:
+        extract(loaded.in_language(language), depth, out)
     print(f"The model is in {out}.")
 
 

@@ -49,7 +49,7 @@ class Config:
     """Version of the settings. Settings of a newer version are refused."""
     seed: int = 1
     """Seeds the weights, the order of the data, dropout and the sampling of depths."""
-    data: DataConfig = DataConfig(train=(Builtin(),), dev=Builtin(size=500), test=Builtin(size=500))
+    data: DataConfig = DataConfig(train=(Builtin(),), dev=(Builtin(size=500),), test=(Builtin(size=500),))
     """What to train, validate and test on; the built-in corpus unless said otherwise."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes numbers."""
@@ -67,6 +67,7 @@ class Config:
             raise ValueError("schema must be at least 1")
         if self.seed < 0:
             raise ValueError("seed must not be negative")
+        object.__setattr__(self, "model", with_keys(self.model, self.data))
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
@@ -76,6 +77,29 @@ class Config:
             raise ValueError(f"training.objective: {objective} trains fixed plans, and latent depth learns its own")
         if not latent and objective in ("latent", "latent-fairseq"):
             raise ValueError(f"training.objective: {objective} needs a stack with latent depth")
+
+
+def with_keys(model: TranslatorConfig, data: DataConfig) -> TranslatorConfig:
+    """A row of logits for every language of the training corpora, where latent depth has one for each."""
+    encoder, decoder = (
+        dataclasses.replace(stack, depth=dataclasses.replace(stack.depth, keys=keys_of(stack.depth, name, data)))
+        if isinstance(stack.depth, LatentConfig) and stack.depth.per != "model"
+        else stack
+        for name, stack in (("encoder", model.encoder), ("decoder", model.decoder))
+    )
+    return dataclasses.replace(model, encoder=encoder, decoder=decoder)
+
+
+def keys_of(depth: LatentConfig, stack: str, data: DataConfig) -> tuple[str, ...]:
+    """The names of a stack's rows: those given, or those of the training corpora."""
+    keys = depth.keys or tuple(dict.fromkeys(depth.row_name(corpus.key) for corpus in data.train))
+    corpora = {f"{split}.{n}": corpus for split in ("train", "dev") for n, corpus in enumerate(getattr(data, split))}
+    for place, corpus in corpora.items():
+        if not corpus.key or (depth.per != "pair" and corpus.key.count("-") != 1):
+            raise ValueError(f'data.{place}.key: expected languages such as en-de; {stack}.depth.per is "{depth.per}"')
+        if depth.row_name(corpus.key) not in keys:
+            raise ValueError(f"data.{place}.key: {stack}.depth has rows for {', '.join(keys)} alone")
+    return keys
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

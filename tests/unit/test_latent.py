@@ -98,7 +98,8 @@ def test_each_language_has_its_own_draw() -> None:
     policy = latent(per="target", keys=("de", "fr"))
     noise = policy.noise(1, generator())
     assert noise.logistic.shape == (2, 4)
-    german, french = (policy.gates(policy.sample(Request(), generator()), Request(key=k), noise) for k in ("de", "fr"))
+    plan = policy.sample(Request(key="de"), generator())
+    german, french = (policy.gates(plan, Request(key=key), noise) for key in ("de", "fr"))
     assert not torch.equal(german, french)
     german.sum().backward()
     assert policy.logits[0].grad is not None
@@ -121,8 +122,10 @@ def test_unknown_and_missing_keys_are_refused() -> None:
         policy.plan(Request(key="en-it"))
     with pytest.raises(UserError, match="say which is meant; this model knows de, fr"):
         policy.plan(Request())
-    with pytest.raises(UserError, match=r"depth\.keys"):
-        latent(per="target")
+    with pytest.raises(UserError, match="language 'en-it': unknown"):
+        policy.sample(Request(key="en-it"), generator())
+    with pytest.raises(UserError, match="this model knows none"):
+        latent(per="target").row("en-de")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +209,23 @@ def test_sampled_gates_depend_on_the_sentence_alone() -> None:
 def test_two_runs_give_the_same_output(mode: str) -> None:
     model = tiny_translator(LatentConfig(inference=mode))
     assert torch.equal(model(BATCH, model.plan()), model(BATCH, model.plan()))
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft", "sample"])
+def test_word_by_word_is_as_at_once_in_every_language(mode: str) -> None:
+    model = tiny_translator(LatentConfig(per="pair", keys=("a", "b"), inference=mode)).double()
+    outputs = []
+    for key in ("a", "b"):
+        plans, batch = model.plan(key=key), BATCH._replace(key=key)
+        outputs.append(model.logits(model(batch, plans)))
+        decoder = model.start(batch.source, plans, key)
+        rows = torch.tensor([2, 2, 0, 1, 1])  # as a beam search spreads sentences over rows
+        decoder.reorder(rows)
+        for position in range(batch.target_in.shape[1]):
+            words = batch.target_in[rows, position]
+            found = decoder.step(words)[words != PAD]
+            assert torch.allclose(found, outputs[-1][rows, position][words != PAD], atol=1e-10)
+    assert not torch.allclose(*outputs)
 
 
 # ---- the models around it

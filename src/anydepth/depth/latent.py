@@ -10,7 +10,7 @@ with α ≤ 0 can be left out altogether.
 
 import hashlib
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -101,20 +101,19 @@ class LatentConfig:
 class Latent(Depth):
     def __init__(self, layers: int, config: LatentConfig) -> None:
         super().__init__()
-        if config.per != "model" and not config.keys:
-            raise UserError(f'depth.keys: a row of logits per {config.per} needs their names, for example ["en-de"]')
         self.layers, self.config, self.keys = layers, config, config.keys
         # a parameter per row: in a step without a language Adam leaves that language's row alone
-        self.logits = nn.ParameterList(nn.Parameter(torch.zeros(layers)) for _ in config.keys or ("",))
+        rows = config.keys if config.per != "model" else ("",)
+        self.logits = nn.ParameterList(nn.Parameter(torch.zeros(layers)) for _ in rows)
 
     def row(self, key: str) -> int:
         """The number of a key's row."""
-        if not self.keys:
+        if self.config.per == "model":
             return 0
         name = self.config.row_name(key)
         if name not in self.keys:
             wrong = f"language {key!r}: unknown" if key else "each language has layers of its own: say which is meant"
-            raise UserError(f"{wrong}; this model knows {', '.join(self.keys)}")
+            raise UserError(f"{wrong}; this model knows {', '.join(self.keys) or 'none'}")
         return self.keys.index(name)
 
     # -- inference -----------------------------------------------------------------------------------------------
@@ -133,6 +132,7 @@ class Latent(Depth):
 
     def sample(self, request: Request, generator: Generator) -> Plan:
         """Training runs all layers; which of them matter is the gates' affair."""
+        self.row(request.key)  # an unknown language is refused here as well
         return Plan(tuple(range(self.layers)))
 
     def gates(self, plan: Plan, request: Request, noise: Noise | None = None) -> Tensor | None:
@@ -162,6 +162,18 @@ class Latent(Depth):
         noises = [logistic(self.layers, generator_for(self.config.seed, request, words)) for words in sentences]
         gates = alpha[:, None] + torch.stack(noises, dim=1).to(alpha) > 0
         return gates.to(alpha.dtype)[:, :, None, None]
+
+    def summary(self) -> dict[str, Any]:
+        """What has been learnt, layers counted from 1: those used and those undecided of every row, and how many are
+        used on average."""
+        rows: dict[str, dict[str, list[Any]]] = {}
+        for number, name in enumerate(self.keys or ("",)):
+            logits: list[float] = self.logits[number].tolist()
+            undecided = [layer for layer, alpha in enumerate(logits, start=1) if abs(alpha) < UNDECIDED]
+            selected = [layer + 1 for layer in self.selected(number)]
+            rows[name] = {"selected": selected, "undecided": undecided, "logits": logits}
+        depth = sum(len(row["selected"]) for row in rows.values()) / len(rows)
+        return {"effective_depth": depth, "rows": rows}
 
     # -- training ------------------------------------------------------------------------------------------------
 

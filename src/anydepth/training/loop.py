@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -98,8 +99,8 @@ class Training:
         self.checkpoints = self.out / "checkpoints"
         self.finished_mark = self.checkpoints / "finished"
         self.saved_step = self.finished_step = 0
-        for depth in self.settings.validate_depths:
-            self.model.plan(depth)  # better refused now than at the first validation
+        for depth, store in product(self.settings.validate_depths, self.data.dev):
+            self.model.plan(depth, store.key)  # better refused now than at the first validation
 
     def enough(self) -> bool:
         """Out of steps, of time or of patience."""
@@ -161,9 +162,9 @@ class Training:
         checkpoint.save(self.checkpoints, self.progress.step, tensors, state, keep, self.notes, every)
 
     def dev_loss(self, kind: str) -> float:
-        """Mean loss over the validated depths; infinite without a dev set."""
+        """Mean loss over the dev sets and the validated depths; infinite without a dev set."""
         loss = math.inf
-        if self.data.dev is not None and self.ranks.first:
+        if self.data.dev and self.ranks.first:
             lines = validate(self.config, self.model, self.data, self.ranks.device)
             for line in lines:
                 self.journal.write({"step": self.progress.step, "kind": kind, "seconds": self.progress.seconds} | line)
@@ -173,7 +174,7 @@ class Training:
     def compare(self) -> None:
         """Validates, and keeps the weights if they are the best so far."""
         self.note_logits()
-        if self.data.dev is None:
+        if not self.data.dev:
             return
         loss, progress = self.dev_loss("valid"), self.progress
         if loss < progress.best_loss:
@@ -218,10 +219,10 @@ class Training:
         last = [path for path in last if checkpoint.is_whole(path)]
         if len(last) > 1:
             checkpoint.load_weights(self.model, checkpoint.average(last))
-            if (loss := self.dev_loss("average")) < self.progress.best_loss or self.data.dev is None:
+            if (loss := self.dev_loss("average")) < self.progress.best_loss or not self.data.dev:
                 self.release()
                 self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: loss {loss:.3f}")
-        elif self.data.dev is None:
+        elif not self.data.dev:
             self.release()
 
 
@@ -286,8 +287,8 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
         changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]
         if changed:
             raise UserError(f"{out}: cannot resume with other settings in [{changed[0]}] than {saved} has")
-    for corpus in (*config.data.train, config.data.dev, config.data.test):
-        for file in files_of(corpus) if corpus else ():
+    for corpus in (*config.data.train, *config.data.dev, *config.data.test):
+        for file in files_of(corpus):
             if not file.exists():
                 raise UserError(f"{file}: no such file")
     out.mkdir(parents=True, exist_ok=True)
