@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import anydepth
-from anydepth.config import load, loads
+from anydepth.config import Config, load, loads
 from anydepth.errors import UserError
 from anydepth.interop.extract import extract, extract_languages
 from anydepth.run import Run
@@ -239,3 +239,51 @@ def test_mistakes(run: Path, tmp_path: Path, cli: Cli, arguments: tuple[str, ...
     assert code == 2
     assert message in err
     assert not (tmp_path / "out").exists()
+
+
+# ---- the recipes, at a size that takes a second
+
+RECIPES = Path(__file__).parents[2] / "recipes" / "latent-depth"
+TINY = (
+    "data.max_length=40", "data.workers=1", "tokenizer.vocabulary=500", "batching.tokens=256", "model.layer.width=16",
+    "model.layer.ffn=16", "model.encoder.layers=2", "model.decoder.layers=3", "training.steps=2",
+    "training.validate_every=2", "training.validate_sentences=0", "training.device=cpu", "training.accumulate=2",
+    "training.log_every=1",
+)  # fmt: skip
+
+
+def tiny_recipe(name: str, folder: Path, *changes: str) -> Config:
+    """With two languages of the built-in corpus in place of its own."""
+    one_way = {"wmt": "", "plain-wmt": ""}
+    languages = [("en", "de"), ("en", "fr")] if "one-to-many" in name else [("de", "en"), ("fr", "en")]
+    corpora = [
+        f"{{type='builtin', source='{s}', target='{t}', size=60, key='{one_way.get(name, f'{s}-{t}')}'}}"
+        for s, t in languages
+    ]
+    data = [f"data.{split}=[{', '.join(corpora)}]" for split in ("train", "dev", "test")]
+    sizes = TINY if "wmt" in name else (*TINY, "tokenizer.target_vocabulary=400")
+    return load(RECIPES / f"{name}.toml", [*data, *sizes, f"data.cache={folder}", *changes])
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.toml")))
+def test_recipes_train(name: str, tmp_path: Path) -> None:
+    run = train(tiny_recipe(name, tmp_path / "cache"), tmp_path / "run", quiet=True)
+    assert [line["step"] for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"] == [1, 2]
+
+
+@pytest.mark.parametrize(("norm", "samples"), [("pre", "hard"), ("none", "soft")])
+def test_other_models_of_the_recipes(norm: str, samples: str, tmp_path: Path) -> None:
+    """LL-both with the public code's loss. Without norms hard gates, twice as large, begin far from a good loss."""
+    changes = (
+        "model.encoder.depth={type='latent', per='source'}",
+        "model.decoder.depth={type='latent', per='target', samples='SAMPLES', soft_steps=1}".replace(
+            "SAMPLES", samples
+        ),
+        "training.objective={type='latent-fairseq', sparsity_weight=0.1, share_weight=0.1, target_layers=2}",
+        f"model.layer.norm={norm}",
+        "training.steps=6",
+    )
+    run = train(tiny_recipe("ted-one-to-many", tmp_path / "cache", *changes), tmp_path / "run", quiet=True)
+    losses = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"]
+    assert len(losses) == 6
+    assert losses[-1]["loss"] != losses[-1]["nll"]
