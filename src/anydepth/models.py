@@ -27,10 +27,14 @@ class StackConfig:
     """Layers the stack owns."""
     depth: DepthConfig = FullConfig()
     """Which of them run: see the depth policies."""
+    mix: Literal["residual", "dlcl"] = "residual"
+    """What a layer reads: the state before it, or (`dlcl`) a learned linear combination of all earlier states."""
 
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise ValueError("layers must be at least 1")
+        if self.mix == "dlcl" and self.depth.type != "full":
+            raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 
 
 @config
@@ -76,8 +80,8 @@ class Translator(nn.Module):
         embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
         self.source = Embedding(source, *embed)
         self.target = Embedding(target, *embed)
-        self.encoder = Stack(layer, config.encoder.layers, decoder=False)
-        self.decoder = Stack(layer, config.decoder.layers, decoder=True)
+        self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
+        self.decoder = Stack(layer, config.decoder.layers, decoder=True, mix=config.decoder.mix)
         self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
         self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
         # every exit shares the final norms and the output matrix

@@ -97,6 +97,16 @@ def test_latent_depth_in_both_stacks() -> None:
     assert round(count / 1e6) == 371
 
 
+@pytest.mark.parametrize(("depth", "printed"), [(36, 224), (48, 287)])
+def test_dlcl(depth: int, printed: int) -> None:
+    """A scalar for each pair of states and a norm per layer more; the paper misprints 48/48 as 224M."""
+    mixed = "model.encoder.mix=dlcl", "model.decoder.mix=dlcl", *layers(depth, depth)
+    count = parameters("latent-depth/plain-wmt.toml", *mixed)
+    scalars = (depth + 1) * (depth + 2) // 2
+    assert count - parameters("latent-depth/plain-wmt.toml", *layers(depth, depth)) == 2 * (scalars + depth * 2 * 512)
+    assert round(count / 1e6) == printed
+
+
 def test_multiscale_plain() -> None:
     assert round(parameters("multiscale/iwslt-plain-6.toml") / 1e6, 3) == 10.507  # printed 10.5
 

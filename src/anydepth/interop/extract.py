@@ -10,7 +10,6 @@ from anydepth.data.corpora import DataConfig
 from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
-from anydepth.models import StackConfig
 from anydepth.objectives import SingleConfig
 from anydepth.plan import Plans
 from anydepth.run import Run
@@ -52,14 +51,11 @@ def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
 def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str, Tensor]]:
     """With only so much of these stacks."""
     config, tensors = run.config, weights(run.model)
+    stacks = {"encoder": config.model.encoder, "decoder": config.model.decoder}
     for name, alone in kept.items():
         tensors = reduced(tensors, name, alone)
-    stacks = {name: StackConfig(layers=len(alone.layers), depth=alone.depth) for name, alone in kept.items()}
-    model = replace(
-        config.model,
-        encoder=stacks.get("encoder", config.model.encoder),
-        decoder=stacks.get("decoder", config.model.decoder),
-    )
+        stacks[name] = replace(stacks[name], layers=len(alone.layers), depth=alone.depth)
+    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"])
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     return replace(config, model=model, training=training), tensors
 
