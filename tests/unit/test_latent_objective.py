@@ -248,6 +248,33 @@ def test_an_inner_loop_of_one_step_is_joint_training() -> None:
     assert torch.allclose(moved, -0.1 * optimizers.seen["decoder_depth.logits.0"].sign(), atol=1e-4)
 
 
+class Held:
+    """A tensor kept for a backward pass; `most` is the largest sum of their sizes at a time."""
+
+    now = most = 0
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        Held.now += tensor.numel()
+        Held.most = max(Held.most, Held.now)
+
+    def __del__(self) -> None:
+        Held.now -= self.tensor.numel()
+
+
+def test_memory_does_not_grow_with_the_batches_of_a_step() -> None:
+    """The public code keeps the graphs of all languages until the last."""
+    model = tiny_translator(DEPTH, layers=3).train()
+    step, _ = make_step(model)
+    most = []
+    for count in (1, 8):
+        Held.now = Held.most = 0
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+            step(1, [batches()[0]] * count)
+        most.append(Held.most)
+    assert most[1] < 1.1 * most[0]
+
+
 # ---- refused
 
 

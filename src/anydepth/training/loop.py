@@ -231,6 +231,7 @@ class Window:
 
     def __init__(self, explosion: float) -> None:
         self.explosion = explosion
+        self.first: float | None = None
         self.steps: list[Sums] = []
         self.begin(Progress())
 
@@ -260,7 +261,10 @@ class Window:
         """Stops a training that is lost."""
         for sums in self.steps[-1:]:
             nll = float(sums.nll / sums.tokens)
-            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > self.explosion:
+            self.first = nll if self.first is None else self.first
+            # deep models without norms begin far above where guessing is
+            limit = max(self.explosion, 2 * self.first)
+            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > limit:
                 raise Diverged(
                     f"training diverged at step {step}: {nll:.3g} nats a word. The last good state is kept in "
                     f"{out / 'checkpoints'}; try a lower training.optimizer.learning_rate, a longer warm-up or clip"
