@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from rich.table import Table
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from anydepth.config import Config, load
@@ -48,10 +48,10 @@ def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
         for key in each
         for depth in model.depths(key)
     ]
-    learnt = latent_layers(model)
-    return {"parameters": size(model), "sentence_tokens": TOKENS, "plans": plans} | (
-        {"latent": learnt} if learnt else {}
-    )
+    description = {"parameters": size(model), "sentence_tokens": TOKENS, "plans": plans}
+    if learnt := latent_layers(model):
+        description["latent"] = learnt
+    return description
 
 
 def without_weights(config: Config, run: Path | None = None) -> Translator:
@@ -65,14 +65,22 @@ def without_weights(config: Config, run: Path | None = None) -> Translator:
     with torch.device("meta"):
         model = Translator(config.model, source, target, pad=0)
     if run and (run / "model.safetensors").is_file():
-        with safe_open(run / "model.safetensors", "pt") as weights:
-            for name in weights.keys():  # noqa: SIM118
-                stack, _, rest = name.partition("_depth.")
-                if rest:
-                    learnt = nn.Parameter(weights.get_tensor(name))
-                    owner, _, last = rest.rpartition(".")
-                    setattr(getattr(model, f"{stack}_depth").get_submodule(owner), last, learnt)
+        take_depths(model, run / "model.safetensors")
     return model
+
+
+def take_depths(model: Translator, file: Path) -> None:
+    """Gives the depth policies what they have learnt, as far as it still fits the settings."""
+    learnt = {name: parameter for name, parameter in model.named_parameters() if "_depth." in name}
+    try:
+        with safe_open(file, "pt") as weights:
+            for name in learnt.keys() & weights.keys():
+                value = weights.get_tensor(name)
+                owner, _, last = name.rpartition(".")
+                if value.shape == learnt[name].shape:
+                    setattr(model.get_submodule(owner), last, nn.Parameter(value))
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged: {error}") from None
 
 
 def latent_layers(model: Translator) -> dict[str, Any]:

@@ -153,8 +153,8 @@ class Latent(Depth):
         if self.config.samples == "hard":
             return alpha.sigmoid()
         final = self.config.temperature_at(self.config.anneal_steps + 1)
-        middles = (torch.arange(NODES, device=alpha.device, dtype=torch.double) + 0.5) / NODES
-        return torch.sigmoid((alpha[:, None] + torch.logit(middles).to(alpha.dtype)) / final).mean(-1)
+        middles = (torch.arange(NODES, dtype=torch.double) + 0.5) / NODES
+        return torch.sigmoid((alpha[:, None] + torch.logit(middles).to(alpha)) / final).mean(-1)
 
     def drawn_per_sentence(self, alpha: Tensor, request: Request) -> Tensor:
         """(L, B, 1, 1) 0 or 1, the same for the same sentence in whatever batch."""

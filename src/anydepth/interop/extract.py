@@ -25,9 +25,8 @@ def extract(run: Run, depth: str | None, out: Path) -> Path:
 def extract_languages(run: Run, out: Path) -> Path:
     """Writes the model without the layers that no language uses; each keeps its own plan."""
     policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
-    return write(
-        run, *without_the_rest(run, {n: p.for_all_keys() for n, p in policies.items() if type(p) is Latent}), out
-    )
+    kept = {name: policy.for_all_keys() for name, policy in policies.items() if isinstance(policy, Latent)}
+    return write(run, *without_the_rest(run, kept), out)
 
 
 def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Path:
