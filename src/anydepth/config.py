@@ -17,6 +17,7 @@ from typing import Any
 
 import tomli_w
 
+from anydepth.config_checks import check_objective, with_keys
 from anydepth.config_class import config
 from anydepth.config_reader import (
     config_item,
@@ -32,7 +33,6 @@ from anydepth.data.batching import BatchingConfig
 from anydepth.data.corpora import Builtin, DataConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
-from anydepth.depth.latent import LatentConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
 from anydepth.training.settings import TrainingConfig
@@ -71,35 +71,7 @@ class Config:
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
-        objective = self.training.objective.type
-        latent = LatentConfig in (type(self.model.encoder.depth), type(self.model.decoder.depth))
-        if latent and objective not in ("single", "latent", "latent-fairseq"):
-            raise ValueError(f"training.objective: {objective} trains fixed plans, and latent depth learns its own")
-        if not latent and objective in ("latent", "latent-fairseq"):
-            raise ValueError(f"training.objective: {objective} needs a stack with latent depth")
-
-
-def with_keys(model: TranslatorConfig, data: DataConfig) -> TranslatorConfig:
-    """A row of logits for every language of the training corpora, where latent depth has one for each."""
-    encoder, decoder = (
-        dataclasses.replace(stack, depth=dataclasses.replace(stack.depth, keys=keys_of(stack.depth, name, data)))
-        if isinstance(stack.depth, LatentConfig) and stack.depth.per != "model"
-        else stack
-        for name, stack in (("encoder", model.encoder), ("decoder", model.decoder))
-    )
-    return dataclasses.replace(model, encoder=encoder, decoder=decoder)
-
-
-def keys_of(depth: LatentConfig, stack: str, data: DataConfig) -> tuple[str, ...]:
-    """The names of a stack's rows: those given, or those of the training corpora."""
-    keys = depth.keys or tuple(dict.fromkeys(depth.row_name(corpus.key) for corpus in data.train))
-    corpora = {f"{split}.{n}": corpus for split in ("train", "dev") for n, corpus in enumerate(getattr(data, split))}
-    for place, corpus in corpora.items():
-        if not corpus.key or (depth.per != "pair" and corpus.key.count("-") != 1):
-            raise ValueError(f'data.{place}.key: expected languages such as en-de; {stack}.depth.per is "{depth.per}"')
-        if depth.row_name(corpus.key) not in keys:
-            raise ValueError(f"data.{place}.key: {stack}.depth has rows for {', '.join(keys)} alone")
-    return keys
+        check_objective(self.training.objective, self.model)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

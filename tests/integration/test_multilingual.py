@@ -112,8 +112,10 @@ def test_training_validates_every_language_and_takes_turns(run: Path) -> None:
 def test_any_direction_with_gates_on_either_side(settings: tuple[str, ...], tmp_path: Path) -> None:
     _, *keys, depth = settings
     corpora = [f"{{type='builtin', source='{key[:2]}', target='{key[3:]}', size=60, key='{key}'}}" for key in keys]
+    side = depth.split(".")[1]
     plain = ("model.encoder.depth={type='full'}", "model.decoder.depth={type='full'}")
-    changes = (f"data.train=[{', '.join(corpora)}]", f"data.dev=[{corpora[0]}]", "data.test=[]", *plain, depth)
+    loss = f"training.objective={{type='latent', {side}_layers=2}}"
+    changes = (f"data.train=[{', '.join(corpora)}]", f"data.dev=[{corpora[0]}]", "data.test=[]", *plain, depth, loss)
     loaded = loads(RECIPE, [*changes, "training.steps=2", "training.validate_sentences=0", "training.accumulate=2"])
     train(loaded, tmp_path / "run", quiet=True)
     learnt = load_file(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.safetensors")
@@ -262,6 +264,7 @@ def tiny_recipe(name: str, folder: Path, *changes: str) -> Config:
     ]
     data = [f"data.{split}=[{', '.join(corpora)}]" for split in ("train", "dev", "test")]
     sizes = TINY if "wmt" in name else (*TINY, "tokenizer.target_vocabulary=400")
+    sizes = sizes if "plain" in name else (*sizes, "training.objective.decoder_layers=2")
     return load(RECIPES / f"{name}.toml", [*data, *sizes, f"data.cache={folder}", *changes])
 
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 from conftest import PAD, random_batch, tiny_translator
 
+from anydepth.data.collate import Packing
 from anydepth.depth.latent import Latent, LatentConfig, draw_gates, logistic
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.plan import Noise, Plan, Request
+from anydepth.training.graphs import copied
 
 BATCH = random_batch([(5, 6), (2, 4), (7, 3)])
 MANY = 200_000
@@ -226,6 +228,24 @@ def test_word_by_word_is_as_at_once_in_every_language(mode: str) -> None:
             found = decoder.step(words)[words != PAD]
             assert torch.allclose(found, outputs[-1][rows, position][words != PAD], atol=1e-10)
     assert not torch.allclose(*outputs)
+
+
+# ---- the batch carries the noise
+
+
+def test_a_recorded_pass_reads_new_noise_where_the_old_was() -> None:
+    """CUDA graphs read tensors where they were when recorded: words and noise are copied there."""
+    policy = latent(per="pair", keys=("a", "b"), anneal="linear", anneal_steps=4, samples="hard", soft_steps=1)
+    packing = Packing(torch.tensor([0, 6]), 6, torch.arange(6)[None])
+    words = BATCH._replace(source_packing=packing, target_packing=packing)
+    first, second = (words._replace(noise=(None, policy.noise(step, generator(step)))) for step in (1, 3))
+    places = [tensor.data_ptr() for tensor in first.noise[1]]
+    read = copied(second, first)
+    assert [tensor.data_ptr() for tensor in read.noise[1]] == places
+    for found, wanted in zip(read.noise[1], second.noise[1]):
+        assert torch.equal(found, wanted)
+    assert float(read.noise[1].hard) == 1.0
+    assert float(read.noise[1].temperature) == 2.75
 
 
 # ---- the models around it

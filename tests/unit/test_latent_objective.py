@@ -293,6 +293,14 @@ def test_settings_that_make_no_sense(settings: str, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_a_depth_that_cannot_be_reached_is_refused() -> None:
+    latent = "model.decoder.depth={type='latent'}"
+    with pytest.raises(UserError, match=r"training\.objective\.encoder_layers: the encoder has no latent depth"):
+        loads("", [latent, "training.objective={type='latent', encoder_layers=2}"])
+    with pytest.raises(UserError, match=r"training\.objective\.decoder_layers: 9 wanted, but the decoder has 6"):
+        loads("", [latent, "training.objective={type='latent', decoder_layers=9}"])
+
+
 def test_fixed_plans_and_latent_depth_are_refused_together() -> None:
     with pytest.raises(UserError, match="exit-grid trains fixed plans"):
         loads("", ["model.decoder.depth={type='latent'}", "training.objective={type='exit-grid'}"])

@@ -54,15 +54,14 @@ def scores(
     from anydepth.evaluation.metrics import score
     from anydepth.run import Run
 
-    sides, pairs = (data.tokenizers.source, data.tokenizers.target), []
-    for pair in read_pairs(corpus, "dev", Skips()):
-        lengths = [len(side.encode([text])[0]) for side, text in zip(sides, pair)]
-        if max(lengths) > config.data.max_length:  # nor does the loss see it
+    run, pairs = Run(config, model, data.tokenizers, key=corpus.key), []
+    for source, target in read_pairs(corpus, "dev", Skips()):
+        (source_ids,), (target_ids,) = run.sources([source], corpus.key), run.tokenizers.target.encode([target])
+        if max(len(source_ids), len(target_ids)) > config.data.max_length:  # nor does the loss see it
             continue
-        pairs.append(pair)
+        pairs.append((source, target))
         if len(pairs) == config.training.validate_sentences:
             break
-    run = Run(config, model, data.tokenizers, key=corpus.key)
     hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
     found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
     return {"bleu": found.bleu, "chrf": found.chrf}
