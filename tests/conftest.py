@@ -12,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 from anydepth.cli import main
-from anydepth.data.collate import Batch
+from anydepth.data.collate import Batch, Packing
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.models import StackConfig, Translator, TranslatorConfig
@@ -83,3 +83,22 @@ def random_batch(lengths: list[tuple[int, int]], vocabulary: int = 23) -> Batch:
         tokens=sum(t for _, t in lengths),
         sentences=len(lengths),
     )
+
+
+def packed_batch(lengths: list[tuple[int, int]], vocabulary: int = 23) -> Batch:
+    """The sentences of `random_batch` one after the other, with two words of padding at the end of the row."""
+    padded, rows = random_batch(lengths, vocabulary), range(len(lengths))
+
+    def row(side: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+        return torch.cat([*(side[k, : sizes[k]] for k in rows), torch.full((2,), PAD)])[None]
+
+    def packing(sizes: list[int]) -> Packing:
+        sizes = [*sizes, 2]
+        starts = torch.tensor([0, *sizes]).cumsum(0).int()
+        return Packing(starts, max(sizes), torch.cat([torch.arange(size) for size in sizes])[None])
+
+    source, target = [s for s, _ in lengths], [t for _, t in lengths]
+    return padded._replace(
+        source=row(padded.source, source), target_in=row(padded.target_in, target),
+        target_out=row(padded.target_out, target), source_packing=packing(source), target_packing=packing(target),
+    )  # fmt: skip

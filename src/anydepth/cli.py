@@ -18,7 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from anydepth.errors import UserError
-from anydepth.verbs import evaluate_run, progress_bar, read_test_set, read_texts, render, show_grid
+from anydepth.verbs import (
+    evaluate_run,
+    notes_of,
+    progress_bar,
+    read_test_set,
+    read_texts,
+    render,
+    report_runs,
+    show_grid,
+)
 
 app = typer.Typer(
     help="One Transformer, trained once, run at any depth. A depth is written encoder-decoder layers: 6-2.",
@@ -31,6 +40,10 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by `
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Change a setting of the recipe; may be repeated."),
+]
+RunSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change a setting of the run for this call; may be repeated."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
@@ -162,11 +175,12 @@ def translate(
     top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
     language: Language = None,
+    settings: RunSettings = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
-    from anydepth.evaluation.grid import write_atomically
+    from anydepth.evaluation.files import write_atomically
     from anydepth.run import load
 
     if output and not output.parent.is_dir():
@@ -177,18 +191,18 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
     dialogue = file is None and sys.stdin.isatty()
     texts = [] if dialogue else read_texts(file)
-    loaded = load(run, device).in_language(language)
-    settings: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
-    settings["n_best"] = 1 if n_best is None else n_best
+    loaded = load(run, device, settings=settings or ()).in_language(language)
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
+    decoding["n_best"] = 1 if n_best is None else n_best
     if dialogue:
         for number, line in enumerate(sys.stdin, start=1):
-            found = loaded.translations([line.rstrip("\n")], depth, **settings)
+            found = loaded.translations([line.rstrip("\n")], depth, **decoding)
             print(*render(found, n_best, number), sep="\n", flush=True)
         return
     with progress_bar("translating", visible=output is not None) as bar:
         task = bar.add_task("", total=len(texts))
         found = loaded.translations(
-            texts, depth, progress=lambda done, total: bar.update(task, completed=done), **settings
+            texts, depth, progress=lambda done, total: bar.update(task, completed=done), **decoding
         )
     lines = "".join(f"{line}\n" for line in render(found, n_best))
     if output:
@@ -248,28 +262,59 @@ def evaluate(
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
     language: Language = None,
+    settings: RunSettings = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the evaluation. Default: the run's own.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths: grid.json and report.html."""
     from anydepth.run import load
 
-    sources, references = read_test_set(run, source, reference, language)
-    loaded = load(run, device).in_language(language)
+    changes = settings or []
+    notes = notes_of(run, changes, out)
+    sources, references = read_test_set(run, source, reference, changes, language)
+    loaded = load(run, device, settings=changes).in_language(language)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
-    grid = evaluate_run(loaded, run, sources, references, wanted, beam, batch, lowercase)
+    folder = out or run
+    grid = evaluate_run(loaded, folder, sources, references, wanted, beam, batch, lowercase, notes)
     show_grid(grid)
-    print(f"The report is in {run / 'report.html'}.")
+    print(f"The report is in {folder / 'report.html'}.")
 
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders made by `anydepth train`.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Evaluated runs. NAME=RUN,RUN,… shows several, such as one for each depth, as one."
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    baseline: Annotated[
+        str, typer.Option(metavar="NAME", help="The run that the others are held against. Default: the first.")
+    ] = "",
+    as_json: Json = False,
 ) -> None:
     """Put one run, or several compared, on one HTML page."""
-    from anydepth.evaluation.report import write_report
+    report_runs(runs, out, baseline, as_json)
 
-    print(f"The report is in {write_report(runs, out)}.")
+
+@app.command()
+def oracle(run: RunFolder, as_json: Json = False) -> None:
+    """Show what the best depth for every sentence would give, and which depths that takes."""
+    from anydepth.choosing.oracle import oracle
+    from anydepth.evaluation.records import read_records
+    from anydepth.evaluation.terminal import print_oracle
+
+    (record,) = read_records([run])
+    with progress_bar("scoring") as bar:
+        task = bar.add_task("", total=None)
+        found = oracle(record, lambda done, total: bar.update(task, completed=done, total=total))
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        print_oracle(Console(highlight=False), found)
 
 
 @app.command()

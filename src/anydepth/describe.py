@@ -18,9 +18,8 @@ from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
+from anydepth.training_cost import TOKENS, matrices, training_cost
 
-TOKENS = 30
-"""Tokens of the sentence, and of its translation, for which `flops` and `cache_bytes` are given."""
 NUMBER_BYTES = 4
 """Bytes of a number in the decoder's cache (fp32)."""
 
@@ -35,11 +34,11 @@ def describe_path(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
-    """Parameters and, for every plan, its layers (counted from 1), parameters, FLOPs and cache bytes; of a run with
-    latent depth also what it has learnt.
+    """Parameters, what training costs and, for every plan, its layers (counted from 1), parameters, FLOPs and cache
+    bytes; of a run with latent depth also what it has learnt.
 
-    FLOPs are those of the weight matrices, two per weight and token; attention adds to them what grows with the length
-    of the text.
+    FLOPs of a plan are those of the weight matrices, two per weight and token; attention adds to them what grows with
+    the length of the text. Those of the training are explained in training_cost.py.
     """
     model = without_weights(config, run)
     each = known_languages(config) if model.encoder_depth.keys or model.decoder_depth.keys else [""]
@@ -48,10 +47,21 @@ def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
         for key in each
         for depth in model.depths(key)
     ]
-    description = {"parameters": size(model), "sentence_tokens": TOKENS, "plans": plans}
+    description = {**size_and_training(config, model, run), "sentence_tokens": TOKENS, "plans": plans}
     if learnt := latent_layers(model):
         description["latent"] = learnt
     return description
+
+
+def describe_training(run: Path) -> dict[str, Any]:
+    """`parameters` of a run and what its training cost, without its plans."""
+    config = load(run / "config.toml")
+    return size_and_training(config, without_weights(config, run), run)
+
+
+def size_and_training(config: Config, model: Translator, run: Path | None) -> dict[str, Any]:
+    cost = training_cost(config, model, run)
+    return {"parameters": size(model)} | (cost.as_json() if cost else {"training_flops": None, "training": None})
 
 
 def without_weights(config: Config, run: Path | None = None) -> Translator:
@@ -144,11 +154,6 @@ def unused(model: Translator, plans: Plans) -> int:
     )
 
 
-def matrices(layer: nn.Module) -> int:
-    """Weights that are multiplied with every token."""
-    return sum(parameter.numel() for parameter in layer.parameters() if parameter.dim() == 2)
-
-
 # ---- for people
 
 
@@ -173,7 +178,8 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
         )
     caption = f"GFLOPs of the weights and fp32 cache for {TOKENS} source and {TOKENS} target tokens"
     left_out = f"; {len(plans) - rows} shallower plans left out, --json has all" if len(plans) > rows else ""
-    result.caption, result.caption_justify = "\n".join([caption + left_out, *latent_in_words(description)]), "left"
+    lines = [caption + left_out, training_in_words(description), *latent_in_words(description)]
+    result.caption, result.caption_justify = "\n".join(lines), "left"
     return result
 
 
@@ -185,6 +191,15 @@ def latent_in_words(description: dict[str, Any]) -> list[str]:
         doubts = "; ".join(f"{name} {layers}".strip() for name, layers in undecided.items()) or "none"
         lines.append(f"{stack}: effective depth {learnt['effective_depth']:g}, undecided layers (|α| < 0.1): {doubts}")
     return lines
+
+
+def training_in_words(description: dict[str, Any]) -> str:
+    training = description["training"]
+    if not training:
+        return "training: not of this folder"
+    most, flops = "at most " if training["bound"] else "", description["training_flops"]
+    each, tokens = training["flops_per_target_token"] / 1e9, training["target_tokens"]
+    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} target tokens"
 
 
 def runs_of(layers: list[int]) -> str:

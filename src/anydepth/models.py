@@ -14,7 +14,7 @@ from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState
 from anydepth.nn.cache import Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
-from anydepth.nn.layers import LayerConfig, initialise, make_norm
+from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
 from anydepth.nn.stack import Stack
 from anydepth.plan import BothNoises, Plans, Request, parse_depth
 
@@ -232,4 +232,4 @@ def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:
 
 def final_norm(layer: LayerConfig) -> nn.Module:
     """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
-    return make_norm(layer) if layer.norm == "pre" else nn.Identity()
+    return FinalNorm(layer.width) if layer.norm == "pre" else nn.Identity()

@@ -43,15 +43,17 @@ class Translation(NamedTuple):
     tokens: list[int]
 
 
-def load(folder: str | Path, device: str = "auto", checkpoint: str = "best") -> "Run":
+def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", settings: Sequence[str] = ()) -> "Run":
     """The run in a folder that training made.
 
     `device` is `cpu`, `cuda`, `cuda:1` or `auto`. `checkpoint` is `best`, `last` or the number of a saved step.
+    `settings` change the run's own for this call, as far as its weights fit: 'model.encoder.depth={type="prefix"}' runs
+    the first layers of a plain model.
     """
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no config.toml")
-    config = load_config(folder / "config.toml")
+    config = load_config(folder / "config.toml", settings)
     file = weights_file(folder, checkpoint)
     try:
         with safe_open(file, "pt") as opened:
@@ -65,8 +67,23 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best") -> 
     try:
         checkpoints.load_weights(model, weights)
     except UserError as error:
-        raise UserError(f"{file}: {error}") from None
+        changed = "".join(f"--set {setting}: " for setting in settings if moves_weights(folder, setting))
+        raise UserError(f"{changed}{file}: {error}") from None
     return Run(config, model.eval().to(available_device(device)), tokenizers, folder, file, find_language(config, None))
+
+
+def moves_weights(folder: Path, setting: str) -> bool:
+    """Whether the model of a run has other weights with this setting."""
+
+    def shapes(*overrides: str) -> dict[str, torch.Size]:
+        with torch.device("meta"):
+            model = Translator(load_config(folder / "config.toml", overrides).model, 1, 1, 0)
+        return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+    try:
+        return shapes(setting) != shapes()
+    except UserError:  # not valid without the other settings
+        return False
 
 
 def weights_file(folder: Path, checkpoint: str) -> Path:

@@ -1,9 +1,11 @@
 """What the verbs of the command line share: texts in and out, a run's test set and its depth grid."""
 
 import gzip
+import json
 import sys
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +45,11 @@ def render(found: list[list["Translation"]], n_best: int | None, first: int = 1)
 
 
 def read_test_set(
-    run: Path, source: Path | None = None, reference: Path | None = None, language: str | None = None
+    run: Path,
+    source: Path | None = None,
+    reference: Path | None = None,
+    settings: Sequence[str] = (),
+    language: str | None = None,
 ) -> tuple[list[str], list[str]]:
     """Given as files, or the one that the run's recipe names for a language."""
     from anydepth.config import load
@@ -58,7 +64,7 @@ def read_test_set(
     else:
         if not (run / "config.toml").is_file():
             raise UserError(f"{run} is not a run: it has no config.toml")
-        config = load(run / "config.toml")
+        config = load(run / "config.toml", settings)
         key = find_language(config, language)
         corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
     if not corpora:
@@ -83,12 +89,19 @@ def evaluate_run(
     beam: int | None = None,
     batch: int | None = None,
     lowercase: bool = False,
+    notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fills grid.json with a progress bar, then writes report.html."""
+    """Fills grid.json with a progress bar, then writes report.html.
+
+    With `notes` the folder is not the run's own, and gets a config.toml that says how the run was decoded.
+    """
+    from anydepth.config import dump
+    from anydepth.evaluation.files import write_atomically
     from anydepth.evaluation.grid import evaluate
     from anydepth.evaluation.report import write_report
+    from anydepth.run import changed
 
-    decoding = run.config.decoding
+    decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
     with progress_bar("evaluating") as bar:
         task = bar.add_task("", total=None)
 
@@ -100,24 +113,63 @@ def evaluate_run(
             source,
             reference,
             depths or run.depths(),
-            beam=decoding.beam if beam is None else beam,
-            batch=decoding.batch if batch is None else batch,
+            beam=decoding.beam,
+            batch=decoding.batch,
             out=folder,
             lowercase=lowercase or run.config.tokenizer.lowercase,
+            notes=notes,
             progress=show,
         )
+    if notes is not None:
+        write_atomically(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
     write_report([folder], folder / "report.html")
     return grid
 
 
+def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, Any] | None:
+    """What a grid in a folder of its own says of the run it belongs to; nothing where it stays with the run."""
+    from anydepth.describe import describe_training
+
+    if not out:
+        if settings:
+            raise UserError("--set changes the run for this call: give --out DIR for what is measured then")
+        return None
+    if (out / "model.safetensors").exists() or (out / "checkpoints").exists():
+        raise UserError(f"--out {out}: a run is there; give a folder for the evaluation alone")
+    return {"run": str(run), "changes": list(settings), **describe_training(run)}
+
+
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout."""
-    from anydepth.evaluation.report import print_grid, print_samples
+    from anydepth.evaluation.terminal import print_grid, print_samples
 
     console = Console(highlight=False)
     print_grid(console, grid)
     console.print()
     print_samples(console, grid)
+
+
+def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
+    """Writes the page; of several runs also prints how they compare."""
+    from anydepth.evaluation.comparison import compare
+    from anydepth.evaluation.records import read_records
+    from anydepth.evaluation.report import write_page
+    from anydepth.evaluation.terminal import print_comparison
+
+    records = read_records(runs)
+    with progress_bar("scoring") as bar:
+        task = bar.add_task("", total=None)
+        for record in records:
+            bar.update(task, description=record.name)
+            record.statistics(record.depths, lambda done, total: bar.update(task, completed=done, total=total))
+    comparison, several = compare(records, baseline), len(records) > 1
+    write_page(records, out, comparison if several else None)
+    if as_json:
+        print(json.dumps({"report": str(out), **comparison.as_json()}, ensure_ascii=False, indent=1))
+        return
+    if several:
+        print_comparison(Console(highlight=False), comparison)
+    print(f"The report is in {out}.")
 
 
 def progress_bar(title: str, visible: bool = True) -> Progress:

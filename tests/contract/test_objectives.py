@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import FULL, random_batch, tiny_translator
+from conftest import FULL, packed_batch, random_batch, tiny_translator
 
+from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
@@ -29,8 +30,8 @@ def gradients(model: Translator) -> Gradients:
     return found
 
 
-def together(model: Translator, tasks: Tasks) -> tuple[float, Gradients]:
-    loss = SharedPass(model, BATCH, SMOOTHING, losses_and_gradient).backward(tasks)
+def together(model: Translator, tasks: Tasks, batch: Batch = BATCH, exits_at_once: int = 1) -> tuple[float, Gradients]:
+    loss = SharedPass(model, batch, SMOOTHING, losses_and_gradient, exits_at_once).backward(tasks)
     return float(loss.total) * sum(weight for _, weight in tasks), gradients(model)
 
 
@@ -59,6 +60,15 @@ def test_all_tasks_at_once_equal_separate_runs(depth: DepthConfig, objective: Ex
     (tasks,) = objective.choices(model)
     assert len(tasks) == len(model.depths())
     assert_same(together(model, tasks), one_by_one(model, tasks))
+
+
+@pytest.mark.parametrize("batch", [BATCH, packed_batch([(5, 6), (2, 4), (7, 3)])], ids=["padded", "packed"])
+@pytest.mark.parametrize("at_once", [2, 3, 8])
+def test_stacked_encoder_exits_equal_one_after_the_other(batch: Batch, at_once: int) -> None:
+    model = tiny_translator(SubnetworkConfig()).double()
+    every, some = MultitaskConfig().choices(model)[0], ExitGridConfig(pairs=5).choices(model)[2]
+    for tasks in (every, some):
+        assert_same(together(model, tasks, batch, at_once), together(model, tasks, batch))
 
 
 def test_gates_get_their_gradients_too() -> None:

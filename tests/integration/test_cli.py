@@ -19,6 +19,7 @@ from sacrebleu.metrics import CHRF
 
 import anydepth
 from anydepth.data.builtin import pairs
+from anydepth.describe import describe_path
 from anydepth.run import Run, Translation
 
 # Short sentences are learnt in seconds; the test sentences of the quickstart are of all lengths.
@@ -304,10 +305,53 @@ def test_a_report_tells_two_runs_apart(folder: Path, copied: Path, short: Texts,
     lines("report", copied, half, "--out", tmp_path / "both.html")
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
     assert "half-trained" in page
-    section = page[page.index('<section id="significance">') :]
+    section = page[page.index('<section id="differences">') :]
     section = section[: section.index("</section>")]
-    assert "Paired bootstrap" in section
+    assert "paired bootstrap" in section
     assert "half-trained" in section
+
+
+# ---- one model evaluated in several ways
+
+
+def test_greedy_and_beam_in_folders_of_their_own(
+    folder: Path, short: Texts, lines: Any, cli: Cli, tmp_path: Path
+) -> None:
+    files = "--source", short.source, "--reference", short.reference
+    before = (folder / "grid.json").read_bytes()
+    for name, beam in (("greedy", 1), ("beam", 4)):
+        said = lines("evaluate", folder, *files, "--beam", beam, "--out", tmp_path / name)
+        assert said[-1] == f"The report is in {tmp_path / name / 'report.html'}."
+        assert f"beam = {beam}\n" in (tmp_path / name / "config.toml").read_text(encoding="utf-8")
+    assert (folder / "grid.json").read_bytes() == before
+    made = {path.name for path in (tmp_path / "greedy").iterdir()}
+    assert made == {"config.toml", "grid.json", "outputs", "statistics", "report.html"}
+    greedy = (tmp_path / "greedy" / "grid.json").read_bytes()
+    lines("evaluate", folder, *files, "--beam", 1, "--out", tmp_path / "greedy")
+    assert (tmp_path / "greedy" / "grid.json").read_bytes() == greedy  # not decoded again
+    told = json.loads(cli("report", tmp_path / "greedy", tmp_path / "beam", "--out", tmp_path / "r.html", "--json")[1])
+    assert told["incomparable"] == ["The runs were decoded with different beams."]
+    assert [one["depth"] for one in told["differences"][0]["depths"]] == DEPTHS
+    assert told["runs"][0]["flops"] == told["runs"][1]["flops"] == json.loads(greedy)["training_flops"]
+    described = json.loads(cli("describe", folder, "--json")[1])
+    assert json.loads(greedy)["training_flops"] == described["training_flops"]
+    assert "decoding.beam" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_other_plans_for_the_same_weights(folder: Path, run: Run, short: Texts, lines: Any, tmp_path: Path) -> None:
+    """The training cost stays that of the training, whatever the settings say now; other settings are measured anew."""
+    files = "--source", short.source, "--reference", short.reference
+    out = tmp_path / "changed"
+    for plan, depths in (("full", ["2-1", "2-2"]), ("subnetwork", ["1-1", "1-2", "2-1", "2-2"])):
+        change = f'model.encoder.depth={{type="{plan}"}}'
+        lines("evaluate", folder, *files, "--set", change, "--out", out)
+        grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))
+        assert [f"{cell['encoder']}-{cell['decoder']}" for cell in grid["cells"]] == depths
+        assert (grid["run"], grid["changes"]) == (str(folder), [change])
+        assert grid["training_flops"] == describe_path(folder)["training_flops"]
+        translated = lines("translate", folder, short.source, "--set", change, "--depth", "2-1")
+        assert translated == (out / "outputs" / "2-1.txt").read_text(encoding="utf-8").splitlines()
+        assert translated == run.translate(short.sources, depth="2-1")
 
 
 # ---- describe, subnetworks

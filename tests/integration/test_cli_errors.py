@@ -82,6 +82,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["subnetworks", "twelve"], "Invalid value for 'LAYERS'"),
         (["subnetworks", "0"], "0 layers: expected at least 1"),
         (["evaluate", "run", "--source", "a"], "--source and --reference: give both or neither"),
+        (["evaluate", "run", "--set", "decoding.beam=1"], "--set changes the run for this call: give --out DIR"),
         (["translate", "run", "--temperature", "0.5"], "--temperature is for sampling: give --sample as well"),
         (["translate", "run", "--output", "no/such/out"], "--output no/such/out: there is no folder no/such"),
     ],
@@ -155,7 +156,13 @@ def test_data_that_is_not_there(complaint: Callable[..., str], recipe: Path, tmp
 def test_folders_that_are_no_runs(complaint: Callable[..., str], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("one\n")
-    for verb in (["translate", tmp_path, text], ["evaluate", tmp_path], ["describe", tmp_path], ["report", tmp_path]):
+    for verb in (
+        ["translate", tmp_path, text],
+        ["evaluate", tmp_path],
+        ["describe", tmp_path],
+        ["report", tmp_path],
+        ["oracle", tmp_path],
+    ):
         message = complaint(*verb)
         assert str(tmp_path) in message
         assert "config.toml" in message
@@ -211,6 +218,26 @@ def test_unequal_references(complaint: Callable[..., str], run: Path, tmp_path: 
     reference.write_text("eins\n")
     message = complaint("evaluate", run, "--source", source, "--reference", reference)
     assert f"{source} has 2 lines but {reference} has 1" in message
+
+
+def test_evaluations_in_the_wrong_place_or_of_other_weights(
+    complaint: Callable[..., str], run: Path, tmp_path: Path
+) -> None:
+    before = sorted(run.iterdir())
+    assert f"--out {run}: a run is there" in complaint("evaluate", run, "--out", run)
+    other = "--set", "model.encoder.layers=3", "--out", tmp_path / "other"
+    assert complaint("evaluate", run, *other).startswith("--set model.encoder.layers=3: ")
+    assert not (tmp_path / "other").exists()
+    assert "one depth, 2-1: nothing to choose from" in complaint("oracle", evaluated(run, tmp_path / "deepest"))
+    assert sorted(run.iterdir()) == before
+
+
+def evaluated(run: Path, out: Path) -> Path:
+    from anydepth.run import load
+    from anydepth.verbs import evaluate_run, notes_of, read_test_set
+
+    evaluate_run(load(run), out, *read_test_set(run), ["2-1"], notes=notes_of(run, [], out))
+    return out
 
 
 def test_interrupted_training_leaves_with_130(recipe: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several depths per step, through the training loop."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,13 @@ import torch
 from safetensors.torch import load_file
 from tiny_training import config, recipe
 
+from anydepth.data.collate import Batch
+from anydepth.describe import describe, describe_path
 from anydepth.errors import UserError
 from anydepth.run import load
 from anydepth.training.journal import read_metrics
 from anydepth.training.loop import train
+from anydepth.training.step import Step, Sums
 
 FLEXIBLE = [
     'training.objective={type="exit-grid"}',
@@ -68,3 +72,27 @@ def test_where_a_run_started_from_is_not_needed_to_resume(folder: Path, tmp_path
     assert train(longer, run, resume=True, quiet=True) == run
     with pytest.raises(UserError, match=r"training\.start_from"):
         train(settings, tmp_path / "again", quiet=True)
+
+
+def test_the_words_of_a_training_are_counted(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its log: exactly if it was not interrupted, and nearly so where the last steps were not logged."""
+    trained: list[float] = []
+    step = Step.__call__
+
+    def count(self: Step, number: int, batches: Sequence[Batch]) -> Sums:
+        sums = step(self, number, batches)
+        trained.append(float(sums.tokens))
+        return sums
+
+    monkeypatch.setattr(Step, "__call__", count)
+    for every, tolerance in ((1, 1e-9), (5, 0.2)):
+        trained.clear()
+        settings = config(folder, f"training.log_every={every}", 'training.objective={type="multitask"}')
+        run = train(settings, tmp_path / f"every-{every}", quiet=True)
+        description = describe_path(run)
+        told = description["training"]
+        assert len(trained) == 12
+        assert told["target_tokens"] == pytest.approx(sum(trained), rel=tolerance)
+        assert description["training_flops"] == pytest.approx(told["flops_per_target_token"] * told["target_tokens"])
+        assert not told["bound"]
+        assert sum(trained) < describe(settings)["training"]["target_tokens"] == 12 * 2 * 128

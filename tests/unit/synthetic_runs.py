@@ -3,8 +3,11 @@
 import json
 import math
 import random
+from functools import cache
 from pathlib import Path
 
+from anydepth.config import dump, loads
+from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.evaluation.cells import layers
 from anydepth.evaluation.metrics import Scorer
 from anydepth.evaluation.samples import choose_samples
@@ -55,6 +58,12 @@ def toy_translation(reference: list[str], encoder: int, decoder: int, skill: flo
     return outputs
 
 
+@cache
+def toy_tokenizer() -> TokenizerPair:
+    tokenizer = Tokenizer.train(toy_test_set()[1], TokenizerConfig(vocabulary=300))
+    return TokenizerPair(tokenizer, tokenizer)
+
+
 def write_run(
     folder: Path,
     *,
@@ -63,12 +72,16 @@ def write_run(
     decoders: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
     width: int = 512,
     sentences: int = 60,
+    beam: int = 5,
+    settings: tuple[str, ...] = (),
 ) -> Path:
     (folder / "outputs").mkdir(parents=True)
-    (folder / "config.toml").write_text(
-        f"schema = 1\nseed = 1\n\n[model]\nwidth = {width}\nheads = 8\nencoder_layers = {encoders[-1]}\n"
-        f'decoder_layers = {decoders[-1]}\n\n[depth]\ntype = "prefix"\n\n[training]\nlearning_rate = 1e-3\n'
+    stacks = "".join(
+        f"[model.{side}]\nlayers = {layers[-1]}\ndepth = {{ type = {'full' if len(layers) == 1 else 'prefix'!r} }}\n"
+        for side, layers in (("encoder", encoders), ("decoder", decoders))
     )
+    (folder / "config.toml").write_text(dump(loads(f"{stacks}[model.layer]\nwidth = {width}\n", settings)))
+    toy_tokenizer().save(folder)
     source, reference = toy_test_set(sentences)
     scorer = Scorer(reference)
     cells, outputs = [], {}
@@ -87,7 +100,7 @@ def write_run(
     grid = {
         "signatures": scorer.signatures,
         "batch": 64,
-        "beam": 5,
+        "beam": beam,
         "device": "cpu",
         "machine": {"name": "Toy CPU @ 2.00GHz", "threads": 2, "torch": "2.13.0"},
         "sentences": sentences,

@@ -3,7 +3,7 @@
 import pytest
 import sacrebleu
 
-from anydepth.evaluation.metrics import Scorer, score, sentence_chrf
+from anydepth.evaluation.metrics import Scorer, Statistics, score, sentence_chrf
 
 REFERENCES = ["The cat sat on the mat .", "It costs 3,000.50 euros, doesn't it?", "Zwölf Boxkämpfer jagen Viktor."]
 HYPOTHESES = ["A cat sat on the Mat .", "It costs 3,000.50 Euros, does it not?", "Zwölf Boxer jagen Viktor."]
@@ -34,6 +34,15 @@ def test_scorer_keeps_nothing_from_one_system_to_the_next() -> None:
 
 def test_sentence_chrf_is_sacrebleus() -> None:
     assert sentence_chrf(HYPOTHESES[0], REFERENCES[0]) == sacrebleu.sentence_chrf(HYPOTHESES[0], [REFERENCES[0]]).score
+
+
+def test_any_selection_of_sentences_is_scored_from_its_counts() -> None:
+    statistics = Scorer(REFERENCES).statistics(HYPOTHESES)
+    assert statistics.sentence_chrf().tolist() == [sentence_chrf(*pair) for pair in zip(HYPOTHESES, REFERENCES)]
+    some = Statistics(statistics.bleu[[2, 0, 2]], statistics.chrf[[2, 0, 2]])
+    texts = [[side[line] for line in (2, 0, 2)] for side in (HYPOTHESES, REFERENCES)]
+    expected = score(*texts)
+    assert some.scores() == {"bleu": expected.bleu, "chrf": expected.chrf}
 
 
 def test_unequal_numbers_are_refused() -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,38 @@ def test_settings_of_a_call_leave_those_of_the_run(run: Run) -> None:
     assert run.translate(TEXTS, beam=None) == run.translate(TEXTS, beam=before.beam)
     run.translate(TEXTS, beam=2, n_best=None)
     assert run.config.decoding == before
+
+
+# ---- settings changed for one call
+
+
+def test_a_plain_model_is_cut_short(folder: Path, tmp_path: Path) -> None:
+    """The run of this file offers all prefixes; as a plain model it has one depth, and its layers can still be had."""
+    plain = tmp_path / "plain"
+    shutil.copytree(folder, plain)
+    text = (folder / "config.toml").read_text().replace('"prefix"', '"full"').replace('sample = "uniform"\n', "")
+    (plain / "config.toml").write_text(text)
+    assert anydepth.load(plain).depths() == ["2-2"]
+    cut = anydepth.load(plain, settings=['model.encoder.depth={type="prefix"}', 'model.decoder.depth.type="prefix"'])
+    assert cut.depths() == ["1-1", "1-2", "2-1", "2-2"]
+    assert cut.translate(TEXTS, "1-1") == anydepth.load(folder).translate(TEXTS, "1-1")
+    assert cut.translate(TEXTS) == anydepth.load(plain).translate(TEXTS)
+    assert anydepth.load(plain, settings=["decoding.beam=2"]).config.decoding.beam == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["decoding.beam=2", "model.encoder.layers=1"], r"--set model.encoder.layers=1: .*weights do not fit"),
+        (["model.layer.ffn=32"], r"--set model.layer.ffn=32: .*weights do not fit"),
+        (['model.decoder.depth={type="rezero"}'], r"--set model.decoder.depth=.*: decoder_depth.scale is missing"),
+        (["model.encoder.depht=1"], "--set model.encoder.depht: no such setting, did you mean depth"),
+    ],
+)
+def test_settings_that_the_weights_do_not_fit_are_named(folder: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        anydepth.load(folder, settings=settings)
+    assert "--set decoding" not in str(caught.value)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -135,6 +135,9 @@ class Latent(Depth):
         self.row(request.key)  # an unknown language is refused here as well
         return Plan(tuple(range(self.layers)))
 
+    def mean_steps(self) -> float:
+        return self.layers
+
     def gates(self, plan: Plan, request: Request, noise: Noise | None = None) -> Tensor | None:
         row = self.row(request.key)
         alpha = self.logits[row]

@@ -41,6 +41,9 @@ class LayerDrop(Depth):
         kept = torch.rand(self.layers, generator=generator) >= self.drop
         return Plan(tuple(layer for layer in range(self.layers) if kept[layer]))
 
+    def mean_steps(self) -> float:
+        return (1 - self.drop) * self.layers
+
 
 def pruned(layers: int, depth: int) -> tuple[int, ...]:
     """The layers kept at a depth, counted from 0.

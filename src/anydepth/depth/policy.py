@@ -1,5 +1,6 @@
 """What every depth policy answers. One file beside this one per method."""
 
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -33,6 +34,8 @@ class Depth(nn.Module):
     """Layers (modules) the stack owns."""
     keys: tuple[str, ...] = ()
     """The keys (languages) that have plans of their own; none if all share theirs."""
+    uniform = False
+    """Whether training draws a depth each step; otherwise it runs the deepest plan."""
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         """The deployable plans of a key, by depth."""
@@ -47,7 +50,13 @@ class Depth(nn.Module):
         return plans[depth]
 
     def sample(self, request: Request, generator: Generator) -> Plan:
-        return self.plan(request)
+        plans = self.plans(request.key)
+        return plans[draw(sorted(plans), generator)] if self.uniform else self.plan(request)
+
+    def mean_steps(self) -> float:
+        """Steps of a sampled plan on average, to count what training costs."""
+        plans = self.plans()
+        return fmean(map(len, plans.values())) if self.uniform else len(plans[max(plans)])
 
     def noise(self, step: int, generator: Generator) -> Noise | None:
         """What the gates of one training batch are drawn with; None where nothing is drawn."""

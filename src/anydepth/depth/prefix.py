@@ -2,11 +2,9 @@
 
 from typing import ClassVar, Literal
 
-from torch import Generator
-
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth, draw, every_depth
-from anydepth.plan import Plan, Request
+from anydepth.depth.policy import Depth, every_depth
+from anydepth.plan import Plan
 
 
 @config
@@ -30,7 +28,3 @@ class Prefix(Depth):
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return every_depth(self.layers)
-
-    def sample(self, request: Request, generator: Generator) -> Plan:
-        plans = self.plans()
-        return plans[draw(sorted(plans), generator)] if self.uniform else plans[self.layers]

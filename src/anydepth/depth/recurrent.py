@@ -2,11 +2,9 @@
 
 from typing import ClassVar, Literal
 
-from torch import Generator
-
 from anydepth.config_class import config
-from anydepth.depth.policy import Alone, Depth, draw
-from anydepth.plan import Plan, Request
+from anydepth.depth.policy import Alone, Depth
+from anydepth.plan import Plan
 
 
 @config
@@ -40,7 +38,3 @@ class Recurrent(Depth):
 
     def alone(self, plan: Plan, key: str = "") -> Alone:
         return Alone(RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers)), {})
-
-    def sample(self, request: Request, generator: Generator) -> Plan:
-        plans = self.plans()
-        return plans[draw(sorted(plans), generator)] if self.uniform else plans[self.depth]

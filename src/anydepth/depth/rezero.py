@@ -34,4 +34,5 @@ class ReZero(Depth):
         return Alone(ReZeroConfig(), plan.layers, {"scale": self.scale[list(plan.layers)]})
 
     def gates(self, plan: Plan, request: Request, noise: Noise | None = None) -> Tensor:
-        return self.scale[list(plan.layers)]
+        scale = self.scale.unbind()  # an index would be copied to the GPU, which a CUDA graph cannot do
+        return torch.stack([scale[layer] for layer in plan.layers])

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from torch import Generator
-
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth, draw
+from anydepth.depth.policy import Depth
 from anydepth.errors import UserError
-from anydepth.plan import Plan, Request
+from anydepth.plan import Plan
 
 Assignment = dict[int, tuple[int, ...]]
 """Depth → its layers, counted from 0."""
@@ -48,10 +46,6 @@ class Subnetwork(Depth):
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {depth: Plan(chosen) for depth, chosen in self.assignment.items()}
-
-    def sample(self, request: Request, generator: Generator) -> Plan:
-        depths = sorted(self.assignment)
-        return Plan(self.assignment[draw(depths, generator) if self.uniform else depths[-1]])
 
 
 def assign(layers: int, strategy: str = "optimal", depths: tuple[int, ...] | None = None) -> Assignment:

@@ -1,12 +1,11 @@
 """The depth grid: one test set decoded at many depths, each with its scores and its seconds.
 
-What is measured goes into `grid.json` and `outputs/` after every depth, so that an interrupted evaluation
-continues where it stopped.
+What is measured goes into `grid.json`, `outputs/` and `statistics/` after every depth, so that an interrupted
+evaluation continues where it stopped.
 """
 
 import hashlib
 import json
-import os
 import platform
 import re
 import time
@@ -16,8 +15,10 @@ from typing import Any, Protocol
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, layers
+from anydepth.evaluation.files import read_lines, write_atomically, write_lines
 from anydepth.evaluation.metrics import Scorer
 from anydepth.evaluation.samples import choose_samples
+from anydepth.evaluation.statistics import STATISTICS, keep_statistics
 from anydepth.plan import parse_depth
 
 Progress = Callable[[int, int, str], None]
@@ -48,11 +49,13 @@ def evaluate(
     batch: int,
     out: Path,
     lowercase: bool = False,
+    notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Decode `source` at every depth, score and time it; returns what it leaves in `out/grid.json`.
 
     Depths measured before with the same weights, test set, settings and machine are kept, not decoded again.
+    `notes` is what else the grid should say of how it was made; with other notes, too, it is made anew.
     """
     depths = _checked(run, source, reference, depths)
     scorer = Scorer(reference, lowercase)
@@ -65,6 +68,7 @@ def evaluate(
         "sentences": len(source),
         "test_set": _hash(source, reference),
         "weights": _weights_hash(run, out),
+        **(notes or {}),
     }
     measured = _measured_before(out, settings, len(source))
     for done, depth in enumerate(depths):
@@ -73,14 +77,15 @@ def evaluate(
         if depth in measured:
             continue
         hypotheses, seconds = _timed(run, source, depth, beam, batch)
-        scores = scorer.score(hypotheses)
+        statistics = scorer.statistics(hypotheses)
         encoder, decoder = parse_depth(depth)
-        cell = {"encoder": encoder, "decoder": decoder, "bleu": scores.bleu, "chrf": scores.chrf}
+        cell = {"encoder": encoder, "decoder": decoder, **statistics.scores()}
         cell |= {"seconds": seconds} | _parameters(run, depth)
         if not measured:
             _begin(out, source, reference)
         measured[depth] = (cell, hypotheses)
-        _write_lines(out / "outputs" / f"{depth}.txt", hypotheses)
+        write_lines(out / "outputs" / f"{depth}.txt", hypotheses)
+        keep_statistics(out, depth, statistics, hypotheses, reference, lowercase)
         _write_grid(out, settings, measured, source, reference)
     if progress:
         progress(len(depths), len(depths), "")
@@ -99,11 +104,6 @@ def machine(device: str) -> dict[str, Any]:
     if cpuinfo.exists() and (match := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
         name = match[1]
     return {"name": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines end at line feeds alone: str.splitlines would also cut at characters that text may contain."""
-    return path.read_bytes().decode("utf-8").split("\n")[:-1]
 
 
 def _checked(run: Run, source: list[str], reference: list[str], depths: list[str]) -> list[str]:
@@ -159,10 +159,10 @@ def _begin(out: Path, source: list[str], reference: list[str]) -> None:
     """The first depth is measured: only now give up the outputs of an earlier, different evaluation."""
     folder = out / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("*.txt"):
+    for stale in (*folder.glob("*.txt"), *(out / STATISTICS).glob("*.npz")):
         stale.unlink()
-    _write_lines(folder / "source.txt", source)
-    _write_lines(folder / "reference.txt", reference)
+    write_lines(folder / "source.txt", source)
+    write_lines(folder / "reference.txt", reference)
 
 
 def _write_grid(
@@ -177,17 +177,6 @@ def _write_grid(
     cells = sorted((cell for cell, _ in ordered), key=lambda cell: (cell["encoder"], cell["decoder"]))
     grid = {**settings, "cells": cells, "samples": choose_samples(source, reference, outputs)}
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    write_atomically(path, "".join(f"{line}\n" for line in lines))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(text.encode("utf-8"))
-    os.replace(temporary, path)
 
 
 def _hash(source: list[str], reference: list[str]) -> str:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anydepth.evaluation import plots
+from anydepth.choosing.oracle import Oracle
+from anydepth.evaluation import figures, plots
 from anydepth.evaluation.cells import Cell, pareto_front
+from anydepth.evaluation.comparison import Comparison, differ
 from anydepth.evaluation.metrics import sentence_chrf
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import differences
-from anydepth.evaluation.significance import paired_bootstrap
+from anydepth.evaluation.significance import PairedBootstrap
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 
@@ -25,7 +27,6 @@ class Page:
     """Training curves."""
     curve_tables: list[list[dict[str, Any]]]
     tradeoffs: list[dict[str, Any]] = field(default_factory=list)
-    significance: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     # of one run
@@ -33,22 +34,37 @@ class Page:
     heat_maps: list[tuple[str, str, str]] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     front: list[str] = field(default_factory=list)
+    significance: PairedBootstrap | None = None
+    oracle: Oracle | None = None
+    oracle_map: str = ""
     picker: dict[str, Any] | None = None
 
     # of several runs
-    measured: list[Record] = field(default_factory=list)
-    rows: list[tuple[str, list[Cell], Cell | None]] = field(default_factory=list)
-    """A name, every run's cell, and the best of them where they can be compared."""
-    incomparable: list[str] = field(default_factory=list)
-    differences: list[tuple[str, list[str]]] = field(default_factory=list)
-
-    @property
-    def comparison(self) -> bool:
-        return len(self.records) > 1
+    comparison: Comparison | None = None
+    score_maps: list[dict[str, Any]] = field(default_factory=list)
+    difference_maps: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         return " · ".join(record.name for record in self.records)
+
+    @property
+    def facts(self) -> list[Record]:
+        """The runs whose grids were made in ways of their own: all, or the first if there was only one way."""
+        return self._different("sentences", "beam", "batch", "device", "machine")
+
+    @property
+    def signed(self) -> list[Record]:
+        """The runs whose scores have signatures of their own: all, or the first."""
+        return self._different("signatures")
+
+    def _different(self, *keys: str) -> list[Record]:
+        measured = [record for record in self.records if record.grid]
+        return measured if differ(measured, *keys) else measured[:1]
+
+    def place(self, run: str) -> int:
+        """Of a run among all, which decides its colour."""
+        return [record.name for record in self.records].index(run)
 
 
 def begin(records: list[Record]) -> Page:
@@ -64,18 +80,19 @@ def begin(records: list[Record]) -> Page:
 def training_panels(records: list[Record]) -> list[str]:
     """One run: its depths in colours. Several: the runs in colours, each at its deepest validated depth."""
     if len(records) == 1:
-        train, depths = records[0].train, list(records[0].valid)
+        train, depths = records[0].main.train, list(records[0].main.valid)
         shown = depths if len(depths) <= 6 else [depths[i * (len(depths) - 1) // 5] for i in range(6)]
-        valid = [(depth, records[0].valid[depth]) for depth in shown]
-        training = [_line("training", train, "nll", plots.MUTED, faint=True)]
+        valid = [(depth, records[0].main.valid[depth]) for depth in shown]
+        training = [_line("training", train, "nll", figures.MUTED, faint=True)]
         panels = [("loss", training + _lines(valid, "loss"))]
     else:
-        valid = [(record.name, list(record.valid.values())[-1] if record.valid else []) for record in records]
-        training = _lines([(record.name, record.train) for record in records], "nll")
+        mains = [(record.name, record.main) for record in records]
+        valid = [(name, list(main.valid.values())[-1] if main.valid else []) for name, main in mains]
+        training = _lines([(name, main.train) for name, main in mains], "nll")
         panels = [("training loss", training), ("validation loss", _lines(valid, "loss"))]
     panels += [(f"validation {label}", _lines(valid, metric)) for metric, label in METRICS.items()]
     if len(records) == 1:
-        panels += [("learning rate", [_line("", train, "learning_rate", plots.MUTED)])]
+        panels += [("learning rate", [_line("", train, "learning_rate", figures.MUTED)])]
     drawn = [(label, [line for line in lines if line.steps]) for label, lines in panels]
     return [plots.curves(lines, label) for label, lines in drawn if lines]
 
@@ -95,15 +112,6 @@ def tradeoffs(series: list[plots.Series], ring: str | None = None) -> list[dict[
     ]
 
 
-def significance(
-    heading: str, systems: dict[str, list[str]], record: Record, reference: list[str], samples: int
-) -> dict[str, Any]:
-    """A paired bootstrap test, scored as the record's grid was."""
-    signatures = record.grid.get("signatures", {}) if record.grid else {}
-    result = paired_bootstrap(systems, reference, samples, lowercase="case:lc" in signatures.get("bleu", ""))
-    return {"heading": heading, "result": result, "baseline": result.comparisons[0]}
-
-
 def sample(chosen: dict[str, Any], names: list[str], against: str, shown: list[str]) -> dict[str, Any]:
     """A sample with a row for each of `names`, whose words are compared with those of the row `against`."""
     outputs = chosen["outputs"]
@@ -120,7 +128,7 @@ def sample(chosen: dict[str, Any], names: list[str], against: str, shown: list[s
 
 
 def _lines(series: Sequence[tuple[str, list[dict[str, Any]]]], key: str) -> list[plots.Line]:
-    colors = plots.SERIES
+    colors = figures.SERIES
     return [_line(name, entries, key, colors[i % len(colors)]) for i, (name, entries) in enumerate(series)]
 
 
@@ -131,7 +139,7 @@ def _line(name: str, entries: list[dict[str, Any]], key: str, color: str, faint:
 
 def _curve_table(record: Record) -> list[dict[str, Any]]:
     """Validation lines, at most a hundred of them, evenly spaced, the last included."""
-    lines = [line for depth in record.valid.values() for line in depth]
+    lines = [line for depth in record.main.valid.values() for line in depth]
     lines.sort(key=lambda line: line["step"], reverse=True)
     return lines[:: max(1, -(-len(lines) // 100))][::-1]
 
@@ -139,9 +147,9 @@ def _curve_table(record: Record) -> list[dict[str, Any]]:
 def _hints(record: Record) -> list[tuple[str, str]]:
     hints = []
     if not record.grid:
-        hints.append((f"{record.name} has no depth grid yet.", f"anydepth evaluate {record.folder}"))
-    if not record.train and not record.valid:
+        hints.append((f"{record.name} has no depth grid yet.", f"anydepth evaluate {record.folders[0].path}"))
+    if not record.main.train and not record.main.valid and record.main.trained_here:
         hints.append((f"{record.name} has no training curves (metrics.jsonl).", "anydepth train"))
-    if record.unreadable:
-        hints.append((f"{record.name}: {record.unreadable} unreadable lines of metrics.jsonl were skipped.", ""))
+    if unreadable := sum(folder.unreadable for folder in record.folders):
+        hints.append((f"{record.name}: {unreadable} unreadable lines of metrics.jsonl were skipped.", ""))
     return hints

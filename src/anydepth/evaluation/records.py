@@ -1,5 +1,10 @@
-"""What a run folder tells about a run: its configuration, training curves, depth grid and outputs."""
+"""What run folders tell: their configuration, training curves, depth grids and outputs.
 
+A record is what a report shows under one name: a run, or several runs put together into one grid, such as one
+separately trained model for each depth.
+"""
+
+import glob
 import json
 import tomllib
 from collections.abc import Sequence
@@ -8,66 +13,133 @@ from pathlib import Path
 from typing import Any
 
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import deepest, depth_name
-from anydepth.evaluation.grid import read_lines
+from anydepth.evaluation.cells import Cell, deepest, depth_name
+from anydepth.evaluation.files import read_lines
+from anydepth.evaluation.metrics import Statistics
+from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.plan import parse_depth
+
+Lines = list[dict[str, Any]]
+ONE_WAY = {
+    "signatures": "scored in another way",
+    "test_set": "evaluated on another test set",
+    "beam": "decoded with another beam",
+}
+"""What runs of one grid must have in common, and how to say that they have not."""
 
 
 @dataclass(frozen=True)
-class Record:
-    folder: Path
-    name: str
-    """The folder's name, with as much of its path as tells it from the other runs of a report."""
+class Folder:
+    """One run folder, or one that `anydepth evaluate --out` made."""
+
+    path: Path
     config_text: str
-    train: list[dict[str, Any]]
+    train: Lines
     """Training lines of metrics.jsonl by step; of a step done twice, before and after a resume, the last."""
-    valid: dict[str, list[dict[str, Any]]]
+    valid: dict[str, Lines]
     """Validation lines by depth, shallow depths first."""
     unreadable: int
     """Lines of metrics.jsonl that are no JSON, as a killed training may leave."""
     grid: dict[str, Any] | None
 
     @property
-    def cells(self) -> list[dict[str, Any]]:
+    def depths(self) -> list[str]:
+        return [depth_name(cell) for cell in self.grid["cells"]] if self.grid else []
+
+    @property
+    def trained_here(self) -> bool:
+        """Not so where `anydepth evaluate --out` wrote the evaluation of another folder's run."""
+        return not (self.grid and "run" in self.grid)
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    """As given, or the folder's name with as much of its path as tells it from the other runs of a report."""
+    folders: tuple[Folder, ...]
+    grid: dict[str, Any] | None
+    """Of all folders together."""
+
+    @property
+    def cells(self) -> list[Cell]:
         return self.grid["cells"] if self.grid else []
+
+    @property
+    def depths(self) -> list[str]:
+        return [depth_name(cell) for cell in self.cells]
 
     @property
     def deepest(self) -> str:
         return depth_name(deepest(self.cells))
 
+    @property
+    def main(self) -> Folder:
+        """The folder whose training is shown: the only one, or that of the deepest model."""
+        return self.folder_of(self.deepest) if self.grid else self.folders[0]
+
+    @property
+    def lowercase(self) -> bool:
+        return "case:lc" in (self.grid or {}).get("signatures", {}).get("bleu", "")
+
+    def folder_of(self, depth: str) -> Folder:
+        return next(folder for folder in self.folders if depth in folder.depths)
+
     def settings(self) -> dict[str, str]:
-        """The configuration, flat: `model.width` → `512`."""
-        return _flat(tomllib.loads(self.config_text))
+        """The configuration, flat: `model.width` → `512`. Where the folders differ, all their values."""
+        each = [_flat(tomllib.loads(folder.config_text)) for folder in self.folders]
+        names = dict.fromkeys(name for one in each for name in one)
+        return {name: _in_short(list(dict.fromkeys(one.get(name, "") for one in each))) for name in names}
 
     def test_set(self) -> tuple[list[str], list[str]] | None:
         """Source and reference of the grid, where they were kept."""
-        files = [self.folder / "outputs" / f"{side}.txt" for side in ("source", "reference")]
-        return (read_lines(files[0]), read_lines(files[1])) if all(file.exists() for file in files) else None
+        return _test_set(self.main)
 
     def outputs(self, depths: Sequence[str]) -> dict[str, list[str]]:
         """The hypotheses of those depths that were kept."""
-        files = {depth: self.folder / "outputs" / f"{depth}.txt" for depth in depths}
+        files = {depth: self.folder_of(depth).path / "outputs" / f"{depth}.txt" for depth in depths}
         return {depth: read_lines(file) for depth, file in files.items() if file.exists()}
 
+    def statistics(self, depths: Sequence[str], progress: Progress | None = None) -> dict[str, Statistics]:
+        """What the scores of those depths are computed from, where outputs were kept."""
+        found: dict[str, Statistics] = {}
+        for folder in self.folders:
+            here = [depth for depth in depths if depth in folder.depths]
+            if here and (folder.path / "outputs" / "reference.txt").exists():
+                found |= read_statistics(folder.path, here, self.lowercase, progress)
+        return found
 
-def read_records(folders: Sequence[Path]) -> list[Record]:
-    return [_read(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+# ---- reading
 
 
-def _read(folder: Path, name: str) -> Record:
-    config = folder / "config.toml"
+def read_records(runs: Sequence[str | Path]) -> list[Record]:
+    """Of run folders. NAME=RUN gives one another name, NAME=RUN,RUN,… puts several together; RUN may have wildcards."""
+    given = [_parse(run) for run in runs]
+    paths = [tuple(path.resolve() for path in paths) for _, paths in given]
+    if len(set(paths)) < len(paths):
+        raise UserError(f"the same run twice: {', '.join(map(str, runs))}")
+    short = iter(_short_names([folders[0] for folders, (name, _) in zip(paths, given) if not name]))
+    names = [name or next(short) for name, _ in given]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{name}: two runs have this name; give one another, as in other=RUN")
+    return [_record(name, paths) for name, (_, paths) in zip(names, given, strict=True)]
+
+
+def read_folder(path: Path) -> Folder:
+    config = path / "config.toml"
     if not config.is_file():
-        raise UserError(f"{folder}: not a run (it has no config.toml); expected a folder made by anydepth train")
+        raise UserError(f"{path}: not a run (it has no config.toml); expected a folder made by anydepth train")
     text = config.read_text(encoding="utf-8")
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{config}: not TOML: {error}") from None
-    train, valid, unreadable = _read_metrics(folder / "metrics.jsonl")
-    return Record(folder, name, text, train, valid, unreadable, _read_grid(folder / "grid.json"))
+    return Folder(path, text, *read_metrics(path / "metrics.jsonl"), _read_grid(path / "grid.json"))
 
 
-def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]], int]:
+def read_metrics(path: Path) -> tuple[Lines, dict[str, Lines], int]:
+    """Training lines, validation lines by depth, and how many lines could not be read."""
     train: dict[int, dict[str, Any]] = {}
     valid: dict[str, dict[int, dict[str, Any]]] = {}
     unreadable = 0
@@ -81,11 +153,52 @@ def _read_metrics(path: Path) -> tuple[list[dict[str, Any]], dict[str, list[dict
         except (ValueError, KeyError, TypeError):
             unreadable += 1
 
-    def by_step(entries: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    def by_step(entries: dict[int, dict[str, Any]]) -> Lines:
         return [entries[step] for step in sorted(entries)]
 
     depths = sorted(valid, key=lambda depth: sum(parse_depth(depth)))
     return by_step(train), {depth: by_step(valid[depth]) for depth in depths}, unreadable
+
+
+def _parse(run: str | Path) -> tuple[str, list[Path]]:
+    """A name, if one is given, and the folders it stands for."""
+    name, equals, rest = str(run).partition("=")
+    if isinstance(run, Path) or not equals or Path(run).exists():
+        return "", [Path(run)]
+    folders = [folder for part in rest.split(",") if part for folder in sorted(glob.glob(part)) or [part]]
+    if not name or not folders:
+        raise UserError(f"{run}: expected NAME=RUN or NAME=RUN,RUN,…")
+    return name, [Path(folder) for folder in folders]
+
+
+def _record(name: str, paths: list[Path]) -> Record:
+    folders = tuple(read_folder(path) for path in paths)
+    return Record(name, folders, folders[0].grid if len(folders) == 1 else _one_grid(name, folders))
+
+
+def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
+    """The grids of several runs as one: what they have in common, and all their cells."""
+    cells: dict[str, tuple[Folder, Cell]] = {}
+    for folder in folders:
+        if not folder.grid:
+            raise UserError(f"{name}: {folder.path} has no depth grid yet; make it with anydepth evaluate")
+        for cell in folder.grid["cells"]:
+            other, _ = cells.setdefault(depth_name(cell), (folder, cell))
+            if other is not folder:
+                raise UserError(f"{name}: both {other.path} and {folder.path} have depth {depth_name(cell)}")
+    grids = [folder.grid for folder in folders if folder.grid]
+    for key, complaint in ONE_WAY.items():
+        for folder, grid in zip(folders, grids):
+            if grid.get(key) != grids[0].get(key) or (key == "test_set" and _test_set(folder) != _test_set(folders[0])):
+                raise UserError(f"{name}: {folder.path} was {complaint} than {folders[0].path}: not one grid")
+    common = {key: value for key, value in grids[0].items() if all(grid.get(key) == value for grid in grids)}
+    ordered = sorted((cell for _, cell in cells.values()), key=lambda cell: (cell["encoder"], cell["decoder"]))
+    return common | {"cells": ordered}
+
+
+def _test_set(folder: Folder) -> tuple[list[str], list[str]] | None:
+    files = [folder.path / "outputs" / f"{side}.txt" for side in ("source", "reference")]
+    return (read_lines(files[0]), read_lines(files[1])) if all(file.exists() for file in files) else None
 
 
 def _read_grid(path: Path) -> dict[str, Any] | None:
@@ -102,12 +215,11 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
     return grid if grid.get("cells") else None
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
+def _short_names(paths: list[Path]) -> list[str]:
     """The shortest ends of the paths that differ."""
-    parts = [folder.resolve().parts for folder in folders]
-    if len(set(parts)) < len(parts):
-        raise UserError(f"the same run twice: {', '.join(str(folder) for folder in folders)}")
-    for length in range(1, max(len(part) for part in parts) + 1):
+    parts = [path.parts for path in paths]
+    names: list[str] = []
+    for length in range(1, max((len(part) for part in parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             break
@@ -122,3 +234,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + key] = json.dumps(value, ensure_ascii=False, default=str)
     return flat
+
+
+def _in_short(values: list[str], most: int = 6) -> str:
+    return " / ".join(values) if len(values) <= most else f"{' / '.join(values[:most])} / …"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anydepth.choosing.oracle import oracle
 from anydepth.errors import UserError
+from anydepth.evaluation import figures, heat_maps, plots
 from anydepth.evaluation import page as parts
-from anydepth.evaluation import plots
 from anydepth.evaluation.cells import (
     Cell,
     best,
@@ -21,46 +22,57 @@ from anydepth.evaluation.cells import (
     pareto_front,
     telling_depths,
 )
-from anydepth.evaluation.comparison import compare
-from anydepth.evaluation.grid import write_atomically
+from anydepth.evaluation.comparison import Comparison, compare
+from anydepth.evaluation.comparison_page import show_comparison
+from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.page import METRICS, Page
 from anydepth.evaluation.records import Record, read_records
-from anydepth.evaluation.terminal import print_grid, print_samples
+from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
+from anydepth.training_cost import TOKENS
 
-__all__ = ["print_grid", "print_samples", "write_report"]
 
+def write_report(runs: Sequence[str | Path], out: Path, *, baseline: str = "", samples: int | None = None) -> Path:
+    """Write the report of one run, or the comparison of several, to the file `out`.
 
-def write_report(
-    run_folders: Sequence[Path], out: Path, significance: bool = True, bootstrap_samples: int = 1000
-) -> Path:
-    """Write the report of one run, or the comparison of several, to the file `out`."""
-    if not run_folders:
+    `runs` are as in `read_records`; `samples` is the number of resampled test sets, 0 for no significance test.
+    """
+    if not runs:
         raise UserError("no run to report: expected at least one run folder")
-    page = parts.begin(read_records(run_folders))
-    fill = compare if page.comparison else _show_grid
-    fill(page, bootstrap_samples if significance else 0)
+    records = read_records(runs)
+    return write_page(records, out, compare(records, baseline, samples) if len(records) > 1 else None, samples)
+
+
+def write_page(records: list[Record], out: Path, comparison: Comparison | None, samples: int | None = None) -> Path:
+    page = parts.begin(records)
+    if comparison:
+        show_comparison(page, comparison)
+    elif records[0].grid:
+        _show_grid(page, SAMPLES if samples is None else samples)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, _render(page))
     return out
 
 
-def _show_grid(page: Page, bootstrap_samples: int) -> None:
+def _show_grid(page: Page, samples: int) -> None:
     """Fill the page with the depth grid of its only run."""
     [record] = page.records
-    if not record.grid:
-        return
     cells, near = record.cells, depth_name(fastest_within(record.cells, 1.0))
     rings = {near: "dashed", depth_name(best(cells)): "solid"}
     page.headline = _headline(cells)
     page.heat_maps = [
-        ("BLEU", "bleu", plots.heat_map(cells, "bleu", "BLEU", rings=rings)),
-        ("chrF", "chrf", plots.heat_map(cells, "chrf", "chrF", rings=rings)),
-        ("Seconds", "seconds", plots.heat_map(cells, "seconds", "seconds", low_is_good=True, rings=rings)),
+        ("BLEU", "bleu", heat_maps.heat_map(cells, "bleu", "BLEU", rings=rings)),
+        ("chrF", "chrf", heat_maps.heat_map(cells, "chrf", "chrF", rings=rings)),
+        ("Seconds", "seconds", heat_maps.heat_map(cells, "seconds", "seconds", low_is_good=True, rings=rings)),
     ]
     page.tradeoffs = parts.tradeoffs([plots.Series(record.name, cells)], ring=near)
     page.cells = sorted(cells, key=lambda cell: cell["seconds"])
     page.front = [depth_name(cell) for cell in pareto_front(cells)]
-    page.significance = _significance(record, page.front, bootstrap_samples)
+    page.significance = _significance(record, page.front, samples)
+    try:
+        page.oracle = oracle(record)
+        page.oracle_map = heat_maps.share_map(page.oracle.cells, "of the sentences")
+    except UserError:
+        pass  # nothing to choose from
     page.samples = _samples(record)
     page.picker = _picker(cells)
 
@@ -86,14 +98,13 @@ def _headline(cells: list[Cell]) -> dict[str, Any]:
     }
 
 
-def _significance(record: Record, front: list[str], samples: int) -> list[dict[str, Any]]:
+def _significance(record: Record, front: list[str], samples: int) -> PairedBootstrap | None:
     """The six best depths of the Pareto front against the deepest."""
     compared = [depth for depth in reversed(front) if depth != record.deepest][:6]
-    outputs = record.outputs([record.deepest, *compared])
-    test_set = record.test_set()
-    if not (samples and test_set and record.deepest in outputs and len(outputs) > 1):
-        return []
-    return [parts.significance("", outputs, record, test_set[1], samples)]
+    found = record.statistics([record.deepest, *compared])
+    if not (samples and record.deepest in found and len(found) > 1):
+        return None
+    return paired_bootstrap(found, samples, lowercase=record.lowercase)
 
 
 def _samples(record: Record) -> list[dict[str, Any]]:
@@ -126,10 +137,6 @@ def _picker(cells: list[Cell]) -> dict[str, Any]:
     }
 
 
-def _signed(value: float, digits: int = 2) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
 def _render(page: Page) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -141,6 +148,6 @@ def _render(page: Page) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"number": plots.number, "signed": _signed, "depth": depth_name}
+    environment.filters |= {"number": figures.number, "signed": figures.signed, "depth": depth_name}
     style = (here / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("report.html").render(page=page, style=style, metrics=METRICS)
+    return environment.get_template("report.html").render(page=page, style=style, metrics=METRICS, tokens=TOKENS)

@@ -1,4 +1,4 @@
-"""The depth grid and sample translations in the terminal."""
+"""Depth grids, sample translations, comparisons and choices in the terminal."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name, fastest_within, telling_depths
+from anydepth.evaluation.comparison import Comparison
+from anydepth.evaluation.page import METRICS
 from anydepth.evaluation.samples import differences
 
 
@@ -78,3 +81,105 @@ def _entry(cell: Cell, top: Cell, near: Cell) -> Text:
 
 def _style(cell: Cell, top: Cell, near: Cell) -> str:
     return "bold green" if cell is top else "bold cyan" if cell is near else ""
+
+
+# ---- several runs
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Every run against the baseline: on average, at every depth (BLEU), and what they cost."""
+    for reason in comparison.incomparable:
+        console.print(Text(reason, "yellow"))
+    if comparison.differences:
+        console.print(_means(comparison))
+        console.print(_by_depth(comparison))
+    console.print(_costs(comparison))
+
+
+def _means(comparison: Comparison) -> Table:
+    assert comparison.baseline is not None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left", caption_justify="left")
+    table.title = f"differences from {comparison.baseline.name}, mean over the depths that both have"
+    table.caption = "significantly better, worse: p < 0.05 by paired bootstrap, Holm's correction over the depths"
+    table.add_column("run")
+    table.add_column("metric")
+    for heading in ("mean", "95 % interval", "depths", "better", "worse"):
+        table.add_column(heading, justify="right")
+    for one in comparison.differences:
+        interval = f"{one.low:+.2f} … {one.high:+.2f}"
+        counts = (str(len(one.depths)), str(one.count("better")), str(one.count("worse")))
+        table.add_row(Text(one.run), METRICS[one.metric], f"{one.mean:+.2f}", interval, *counts)
+    return table
+
+
+def _by_depth(comparison: Comparison) -> Table:
+    assert comparison.baseline is not None
+    runs = [one.run for one in comparison.differences if one.metric == "bleu"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="BLEU and difference; * significant")
+    table.caption_justify = "left"
+    table.add_column("depth", style="bold")
+    for name in (comparison.baseline.name, *runs):
+        table.add_column(Text(name), justify="right")
+    styles = {"better": "green", "worse": "red", "": "dim"}
+    for depth, score, row in comparison.table("bleu"):
+        entries = [
+            Text.assemble(
+                f"{one.score:.2f} ", (f"{one.difference:+.2f}{'*' if one.verdict else ' '}", styles[one.verdict])
+            )
+            if one
+            else Text("·", "dim")
+            for one in row
+        ]
+        table.add_row(depth, f"{score:.2f}", *entries)
+    return table
+
+
+def _costs(comparison: Comparison) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run")
+    for heading in ("models", "parameters", "training FLOPs", "seconds"):
+        table.add_column(heading, justify="right")
+    base = comparison.cost_of_baseline
+
+    def entry(value: float | None, against: float | None, form: str) -> str:
+        if value is None:
+            return "·"
+        return f"{value:{form}}" + (f" ({value / against:.2f}×)" if against else "")
+
+    for one in comparison.costs:
+        flops = ("≤ " if one.bound else "") + entry(one.flops, base.flops, ".3g")
+        size, seconds = entry(one.parameters, base.parameters, ",.0f"), entry(one.seconds, base.seconds, ",.0f")
+        table.add_row(Text(one.run), str(one.models), size, flops, seconds)
+    return table
+
+
+# ---- a depth for every sentence
+
+
+def print_oracle(console: Console, found: Oracle) -> None:
+    """The share of the sentences at every depth, and what it gives."""
+    decoders = sorted({cell["decoder"] for cell in found.cells})
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="percent of the sentences", caption_justify="left")
+    table.add_column("encoder ↓\ndecoder →", style="bold", justify="right")
+    for decoder in decoders:
+        table.add_column(f"\n{decoder}", justify="right")
+    here = {(cell["encoder"], cell["decoder"]): f"{100 * cell['share']:.1f}" for cell in found.cells}
+    for encoder in sorted({cell["encoder"] for cell in found.cells}):
+        table.add_row(str(encoder), *(here.get((encoder, decoder), "·") for decoder in decoders))
+    console.print(table)
+    scores = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    scores.caption = "the oracle's seconds are estimated from the mean sentence at each depth"
+    for heading in ("", "BLEU", "chrF", "seconds"):
+        scores.add_column(heading, justify="right" if heading else "left")
+    rows = {
+        "oracle": (found.bleu, found.chrf, found.seconds),
+        f"best fixed depth, {depth_name(found.best)}": scores_of(found.best),
+        f"deepest, {depth_name(found.deepest)}": scores_of(found.deepest),
+    }
+    for name, numbers in rows.items():
+        scores.add_row(name, *(f"{number:.2f}" for number in numbers))
+    console.print(scores)
+
+
+def scores_of(cell: Cell) -> tuple[float, float, float]:
+    return cell["bleu"], cell["chrf"], cell["seconds"]

@@ -24,10 +24,14 @@ class ExitGridConfig:
     """Weight of the deepest pair, where every other one has 1."""
     always_deepest: bool = False
     """Takes the deepest pair in every step and draws the others; the weights make up for it."""
+    together: int = 1
+    """Encoder exits whose decoders run as one batch: faster on a GPU, for as many times the decoder's activations."""
 
     def __post_init__(self) -> None:
         if self.pairs < 0:
             raise ValueError("pairs must not be negative")
+        if self.together < 1:
+            raise ValueError("together must be at least 1")
         if self.always_deepest and self.pairs == 1:
             raise ValueError("pairs: with always_deepest at least 2 are needed, or the others would never be trained")
         if not self.deepest > 0:

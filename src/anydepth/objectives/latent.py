@@ -9,7 +9,7 @@ words can say about a layer, and its optimum α = 0 selects nothing. The scale o
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,7 @@ class LatentObjectiveConfig:
     """NLL per target token + β · KL + λ · L_K, for latent depth in one stack or both."""
 
     type: Literal["latent"] = "latent"
+    together: ClassVar[int] = 1
     beta: float = 1.0
     """β, the weight of the KL divergence of the layers' probabilities from the prior, summed over layers and stacks."""
     kl_scale: Scale = "corpus"

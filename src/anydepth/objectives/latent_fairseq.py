@@ -14,7 +14,7 @@ has those of their last batch.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -30,6 +30,7 @@ class FairseqLatentConfig:
     """The loss of latent depth's public code, under the names that it has there; differs from the paper's."""
 
     type: Literal["latent-fairseq"] = "latent-fairseq"
+    together: ClassVar[int] = 1
     prior: Literal["uniform", "agged_posterior"] = "uniform"
     """What the KL compares samples with: 0.5, or the share of each layer in all samples of all languages."""
     sparsity_weight: float = 0.0

@@ -1,6 +1,6 @@
 """One plan a step: the objective of a plain Transformer, and of any policy that samples its plans."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Generator
 
@@ -17,6 +17,7 @@ class SingleConfig:
     """One plan a step, the one that the depth policies sample."""
 
     type: Literal["single"] = "single"
+    together: ClassVar[int] = 1
 
     def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         return (Task(model.sample(key, encoder, decoder), 1.0),)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from anydepth.data.collate import Batch
 from anydepth.depth import Depth
-from anydepth.models import Translator, look_at
+from anydepth.models import Translator, View, look_at
+from anydepth.nn.attention import Padded, Sees
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy
 from anydepth.plan import Plan, Plans, Request
 
@@ -61,12 +62,13 @@ class SharedPass:
     """Forward and backward of several tasks on one batch.
 
     The decoder starts from detached inputs and is back-propagated at once, for one encoder exit after the other; the
-    encoder follows once at the end. So no more than one decoder's activations are held at a time, where stacking the
-    encoder exits on the batch axis would hold all of them.
+    encoder follows once at the end. So no more than one decoder's activations are held at a time. Where there is memory
+    for it, `together` encoder exits are stacked on the batch axis instead: larger products, fewer of them.
     """
 
-    def __init__(self, model: Translator, batch: Batch, smoothing: float, kernel: Kernel) -> None:
+    def __init__(self, model: Translator, batch: Batch, smoothing: float, kernel: Kernel, together: int = 1) -> None:
         self.model, self.batch, self.smoothing, self.kernel = model, batch, smoothing, kernel
+        self.together = together
         self.view = look_at(batch, model.pad)
         self.encoder_gates = gates_by_layer(model.encoder_depth, batch.key)
         self.decoder_gates = gates_by_layer(model.decoder_depth, batch.key)
@@ -83,14 +85,10 @@ class SharedPass:
             # the first layer's self-attention does not depend on the encoder: one for all its exits
             begun = model.decoder.begin(first, start, gate(self.gate_leaf, first), view.target)
             opened = begun.detach().requires_grad_()
-            for encoder, memory in memory_leaves.items():
-                weights = {
-                    plans.decoder: weight
-                    for plans, weight in tasks
-                    if plans.encoder == encoder and plans.decoder.layers[0] == first
-                }
-                if weights:
-                    found.append(self.decode(first, opened, memory, weights))
+            for encoders, weights in alike([task for task in tasks if task.plans.decoder.layers[0] == first]):
+                for k in range(0, len(encoders), self.together):
+                    read = [memory_leaves[encoder] for encoder in encoders[k : k + self.together]]
+                    found.append(self.decode(first, opened, read, weights))
             begun.backward(opened.grad)
         ends = [target, *memories.values(), *([] if self.decoder_gates is None else [self.decoder_gates])]
         starts = [start, *memory_leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
@@ -108,25 +106,62 @@ class SharedPass:
 
         return {plan: model.bridge([state], 1)[0] for plan, state in walk(tree(plans), x, run)}
 
-    def decode(self, first: int, x: Tensor, memory: Tensor, weights: dict[Plan, float]) -> Loss:
-        """One decoder, begun, through all exits that read this memory, and back."""
-        model, view, words = self.model, self.view, self.batch.target_out
+    def decode(self, first: int, x: Tensor, memories: list[Tensor], weights: dict[Plan, float]) -> Loss:
+        """One decoder, begun, through all exits that read these memories, and back."""
+        model, copies = self.model, Copies(self.batch, self.view, len(memories))
+        memory = copies.stacked(memories)
 
         def run(layer: int, x: Tensor) -> Tensor:
-            return model.decoder.step(layer, x, gate(self.gate_leaf, layer), view.target, memory, view.memory)
+            return model.decoder.step(layer, x, gate(self.gate_leaf, layer), copies.target, memory, copies.memory)
 
         (root,) = tree(weights).children
-        x = model.decoder.finish(first, x, gate(self.gate_leaf, first), memory, view.memory)
+        x = copies.stacked([x] * len(memories))
+        x = model.decoder.finish(first, x, gate(self.gate_leaf, first), memory, copies.memory)
+        words, output, pad = copies.stacked([self.batch.target_out] * len(memories)), model.output.weight, model.pad
         exits = [
-            (
-                weights[plan],
-                cross_entropy(model.norm(x), model.output.weight, words, model.pad, self.smoothing, self.kernel),
-            )
+            (weights[plan], cross_entropy(model.norm(x), output, words, pad, self.smoothing, self.kernel))
             for plan, x in walk(root, x, run)
         ]
         total = torch.stack([weight * loss.total for weight, loss in exits]).sum()
         total.backward()
         return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
+
+
+def alike(tasks: list[Task]) -> Iterator[tuple[list[Plan], dict[Plan, float]]]:
+    """Encoder plans that the same decoder plans read, with the same weights."""
+    read: dict[Plan, dict[Plan, float]] = {}
+    for (encoder, decoder), weight in tasks:
+        read.setdefault(encoder, {})[decoder] = weight
+    groups: dict[tuple[tuple[Plan, float], ...], list[Plan]] = {}
+    for encoder, weights in read.items():
+        groups.setdefault(tuple(weights.items()), []).append(encoder)
+    return ((encoders, dict(weights)) for weights, encoders in groups.items())
+
+
+class Copies:
+    """A batch several times over, as one: further rows of a padded batch, a longer row of a packed one."""
+
+    def __init__(self, batch: Batch, view: View, times: int) -> None:
+        self.axis = 0 if batch.target_packing is None else 1
+        sizes = batch.target_in.shape[1], batch.source.shape[1]
+        self.target = repeated(view.target, times, sizes[0], sizes[0])
+        self.memory = repeated(view.memory, times, *sizes)
+
+    def stacked(self, tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors, self.axis) if len(tensors) > 1 else tensors[0]
+
+
+def repeated(sees: Sees, times: int, queries: int, keys: int) -> Sees:
+    """What the words of a batch see when it stands there several times; a packed row has so many queries and keys."""
+    if times == 1:
+        return sees
+    if isinstance(sees, Padded):
+        return Padded(None if sees.keys is None else torch.cat([sees.keys] * times))
+    query_starts, key_starts = (
+        torch.cat([starts[:1], *(starts[1:] + size * k for k in range(times))])
+        for starts, size in ((sees.query_starts, queries), (sees.key_starts, keys))
+    )
+    return sees._replace(query_starts=query_starts, key_starts=key_starts)
 
 
 def gates_by_layer(depth: Depth, key: str) -> Tensor | None:

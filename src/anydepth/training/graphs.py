@@ -2,7 +2,7 @@
 
 A 6-6 model launches some two thousand kernels a step, which takes the CPU twice as long as the GPU needs to run them.
 Packed batches have one shape and tasks are hashable, so that a pass can be recorded once and replayed. All graphs share
-the memory of their activations: what a replay leaves is read before the next one begins. Each keeps its own gradients.
+the memory of their activations and of their gradients: what a replay leaves is read before the next one begins.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ MOST_GRAPHS = 128
 class Recorded(NamedTuple):
     graph: torch.cuda.CUDAGraph
     loss: Loss
-    gradients: dict[nn.Parameter, Tensor]
-    """Where each replay leaves them; parameters of layers in no plan have none."""
+    trained: list[nn.Parameter]
+    """Parameters that get a gradient: those of layers in no plan get none."""
 
 
 class GraphedPass:
@@ -34,6 +34,8 @@ class GraphedPass:
         self.recorded: dict[tuple[Tasks, str], Recorded] = {}
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         self.batch: Batch | None = None
+        self.gradients = {parameter: torch.empty_like(parameter) for parameter in model.parameters()}
+        """Where every graph leaves them."""
 
     def takes(self, batch: Batch, tasks: Tasks) -> bool:
         """Whether this pass can be replayed, or recorded and then replayed."""
@@ -47,7 +49,8 @@ class GraphedPass:
             self.recorded[tasks, batch.key] = self.record(self.batch, tasks)
         recorded = self.recorded[tasks, batch.key]
         recorded.graph.replay()
-        for parameter, gradient in recorded.gradients.items():
+        for parameter in recorded.trained:
+            gradient = self.gradients[parameter]
             if parameter.grad is None:  # the next replay overwrites what this one leaves
                 parameter.grad = gradient if alone else gradient.clone()
             else:
@@ -59,7 +62,7 @@ class GraphedPass:
         random, before = torch.cuda.get_rng_state(), [parameter.grad for parameter in parameters]
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for _ in range(2):  # compiles what is to be compiled, and lets libraries set themselves up
+            for _ in range(1 if self.recorded else 2):  # compiles, and lets libraries set themselves up
                 self.model.zero_grad(set_to_none=True)
                 self.run(batch, tasks)
         torch.cuda.current_stream().wait_stream(self.stream)
@@ -68,11 +71,12 @@ class GraphedPass:
         # other threads prepare batches meanwhile and may pin memory
         with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
             loss = self.run(batch, tasks)
-        gradients = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+            trained = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+            torch._foreach_copy_([self.gradients[parameter] for parameter in trained], list(trained.values()))
         for parameter, gradient in zip(parameters, before):
             parameter.grad = gradient
         torch.cuda.set_rng_state(random)
-        return Recorded(graph, loss, gradients)
+        return Recorded(graph, loss, list(trained))
 
 
 def copied(batch: Batch, into: Batch) -> Batch:

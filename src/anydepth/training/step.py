@@ -9,6 +9,9 @@ from torch import Generator, Tensor
 
 from anydepth.data.collate import Batch
 from anydepth.models import Translator
+from anydepth.nn.embeddings import Embedding
+from anydepth.nn.layers import FinalNorm
+from anydepth.nn.stack import Stack
 from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
 from anydepth.objectives.latent import LatentObjectiveConfig, Term, latent_stacks
 from anydepth.objectives.latent_fairseq import FairseqLatentConfig
@@ -50,8 +53,9 @@ class Step:
         model.encoder.recompute = model.decoder.recompute = settings.recompute
         if self.compiled:
             self.kernel = torch.compile(losses_and_gradient)
-            for part in (model.source, model.target, model.encoder, model.decoder):
-                part.compile_for_training()
+            for part in model.modules():
+                if isinstance(part, Embedding | Stack | FinalNorm):
+                    part.compile_for_training()
         self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu and not settings.recompute else None
 
     def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
@@ -94,10 +98,10 @@ class Step:
 
     def run(self, batch: Batch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
-        smoothing = self.settings.label_smoothing
+        smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
-                return SharedPass(self.model, batch, smoothing, self.kernel).backward(tasks)
+                return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
             ((plans, weight),) = tasks
             total, nll = single(self.model, batch, plans, smoothing, self.kernel)
         (weight * total).backward()

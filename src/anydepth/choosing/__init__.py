@@ -1,0 +1,1 @@
+"""Which depth for which input."""

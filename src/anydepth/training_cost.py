@@ -1,0 +1,161 @@
+"""What a training costs: the FLOPs of its matrix products, counted from the settings and the words trained on.
+
+A product of an (a, b) and a (b, c) matrix takes 2·a·b·c. Counted are those of the weights and of attention (scores and
+weighted sums, the hidden half of a causal mask included, as PyTorch's own counter has it); the backward pass takes
+twice as many as the forward one. What tasks have in common is computed, and so counted, once (objectives/tasks.py).
+Norms, softmax, the optimizer, padding and validation are not counted, nor what it took to make the run that a training
+starts from or the translations it learns from.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple, cast
+
+from torch import nn
+
+from anydepth.config import Config
+from anydepth.evaluation.records import Lines, read_metrics
+from anydepth.models import Translator
+from anydepth.nn.layers import Layer
+from anydepth.objectives import ExitGridConfig, MultitaskConfig
+from anydepth.objectives.tasks import Node, Tasks, tree
+from anydepth.plan import Plan
+from anydepth.training.settings import TrainingConfig
+
+TOKENS = 30
+"""Words of a sentence, and of its translation, that costs are given for."""
+
+
+class Work(NamedTuple):
+    """What the tasks of a step evaluate, each on all words of its side."""
+
+    encoder: float
+    """Encoder layers."""
+    begun: float
+    """Self-attentions of decoder layers."""
+    finished: float
+    """Cross-attentions and feed-forward parts of decoder layers."""
+    exits: float
+    """Output layers with their losses."""
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    flops: float
+    """Of the whole training."""
+    flops_per_token: float
+    """Per target word, for sentences of `TOKENS` words on both sides: the mean over what a step may draw."""
+    tokens: int
+    """Target words trained on, those of accumulated batches and of all processes included."""
+    bound: bool
+    """Whether `tokens` is what the settings allow at most (steps × accumulate × batching.tokens, one process), for
+    want of a metrics.jsonl that tells."""
+    seconds: float | None
+    """Training time, validation and saving included."""
+
+    def as_json(self) -> dict[str, Any]:
+        counted = "at most: steps × accumulate × batching.tokens" if self.bound else "as metrics.jsonl has them"
+        return {
+            "training_flops": round(self.flops),
+            "training": {
+                "flops_per_target_token": round(self.flops_per_token),
+                "target_tokens": self.tokens,
+                "counted": f"matrix products, forward and backward; {TOKENS}-token sentences; tokens {counted}",
+                "bound": self.bound,
+                "seconds": self.seconds,
+            },
+        }
+
+
+def training_cost(config: Config, model: Translator, run: Path | None = None) -> TrainingCost | None:
+    """Of a recipe, or of a run as far as it was trained; None for a run that was not trained in its folder.
+
+    The model may be one without memory (device "meta").
+    """
+    train, valid, _ = read_metrics(run / "metrics.jsonl") if run else ([], {}, 0)
+    each = training_flops(config.training, model) / TOKENS
+    if train:
+        last = [lines[-1] for lines in (train, *valid.values())]
+        tokens = tokens_trained(train, max(line["step"] for line in last))
+        return TrainingCost(each * tokens, each, tokens, False, max(line["seconds"] for line in last))
+    if run and (run / "model.safetensors").exists():
+        return None
+    tokens = config.training.steps * config.training.accumulate * config.batching.tokens
+    return TrainingCost(each * tokens, each, tokens, True, None)
+
+
+def tokens_trained(train: Lines, last_step: int) -> int:
+    """Target words of a training, from the speeds it logged; steps after the last line had as many as the others."""
+    tokens, seconds = 0.0, 0.0
+    for line in train:
+        tokens += line["tokens_per_second"] * (line["seconds"] - seconds)
+        seconds = line["seconds"]
+    return round(tokens * last_step / train[-1]["step"])
+
+
+def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:
+    """Of the forward and backward pass of one sentence pair with so many words, on average over the draws."""
+    layers, exits = forward_flops(model, mean_work(training, model), source, target)
+    return (4 if training.recompute else 3) * layers + 3 * exits
+
+
+def forward_flops(model: Translator, work: Work, source: int, target: int) -> tuple[float, float]:
+    """Of the layers, and of the output layers."""
+    width = model.config.layer.width
+    encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
+    assert decoder.cross is not None
+    memory = decoder.cross.key_value.weight.numel()
+    rest = matrices(decoder) - matrices(decoder.attention) - memory
+    layers = (
+        work.encoder * (2 * source * matrices(encoder) + attention(source, source, width))
+        + work.begun * (2 * target * matrices(decoder.attention) + attention(target, target, width))
+        + work.finished * (2 * target * rest + 2 * source * memory + attention(target, source, width))
+    )
+    return layers, work.exits * 2 * target * model.output.weight.numel()
+
+
+def attention(queries: int, keys: int, width: int) -> int:
+    """Scores and weighted sums of all heads together."""
+    return 2 * 2 * queries * keys * width
+
+
+def matrices(module: nn.Module) -> int:
+    """Weights that are multiplied with every word."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() == 2)
+
+
+# ---- what the tasks of a step share
+
+
+def mean_work(training: TrainingConfig, model: Translator) -> Work:
+    """Of a step, on average over what the objective and the policies may draw.
+
+    LayerDrop may drop a whole decoder, and then saves the encoder's backward pass: too rare to count.
+    """
+    if isinstance(training.objective, ExitGridConfig | MultitaskConfig):
+        each = [work(tasks) for tasks in training.objective.choices(model)]
+        return Work(*(fmean(counts) for counts in zip(*each)))
+    encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
+    return Work(encoder, decoder, decoder, 1)
+
+
+def work(tasks: Tasks) -> Work:
+    """As `SharedPass` does it: plans that begin alike share layers, the encoder serves all decoders, and a first
+    decoder layer's self-attention all encoder exits."""
+    readers: dict[tuple[int, Plan], list[Plan]] = {}
+    for plans, _ in tasks:
+        readers.setdefault((plans.decoder.layers[0], plans.encoder), []).append(plans.decoder)
+    finished = sum(map(layers_of, readers.values()))
+    firsts = len({first for first, _ in readers})
+    return Work(layers_of(task.plans.encoder for task in tasks), finished - len(readers) + firsts, finished, len(tasks))
+
+
+def layers_of(plans: Iterable[Plan]) -> int:
+    """Layer evaluations of some plans together."""
+
+    def below(node: Node) -> int:
+        return sum(1 + below(child) for child in node.children)
+
+    return below(tree(plans))

@@ -1,0 +1,96 @@
+"""A pass replayed as a CUDA graph against the same pass kernel by kernel: losses and gradients."""
+
+import pytest
+import torch
+from conftest import PAD
+
+from anydepth.data.collate import Batch, Packing
+from anydepth.depth import DepthConfig
+from anydepth.depth.full import FullConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.rezero import ReZeroConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.models import StackConfig, Translator, TranslatorConfig
+from anydepth.nn.layers import LayerConfig
+from anydepth.objectives import ExitGridConfig, MultitaskConfig
+from anydepth.objectives.tasks import Task, Tasks
+from anydepth.training.distributed import Ranks
+from anydepth.training.optim import OptimizerConfig, Optimizers
+from anydepth.training.settings import TrainingConfig
+from anydepth.training.step import Step
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU"),
+    pytest.mark.filterwarnings("default"),  # the compiler's own, which as errors would stop it
+]
+VOCABULARY = 1000
+
+
+def step_on_gpu(depth: DepthConfig) -> Step:
+    torch.manual_seed(0)
+    layer = LayerConfig(width=128, ffn=256, heads=4, dropout=0.0)
+    stack = StackConfig(layers=4, depth=depth)
+    model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), VOCABULARY, VOCABULARY, PAD).cuda()
+    optimizer = OptimizerConfig(type="adamw", learning_rate=1e-3, warmup=10)
+    settings = TrainingConfig(optimizer=optimizer)
+    return Step(model, Optimizers(model, optimizer), settings, 1, Ranks(0, 1, torch.device("cuda")))
+
+
+def batch(seed: int, count: int = 32, length: int = 16) -> Batch:
+    words = torch.Generator().manual_seed(seed)
+    source, target = (torch.randint(4, VOCABULARY, (1, count * length), generator=words).cuda() for _ in range(2))
+    starts = torch.arange(0, count * length + 1, length, dtype=torch.int32).cuda()
+    packing = Packing(starts, 64, torch.arange(length).repeat(count)[None].cuda())
+    return Batch(
+        source=source, target_in=target.roll(1), target_out=target, source_packing=packing, target_packing=packing,
+        key="", tokens=count * length, sentences=count,
+    )  # fmt: skip
+
+
+def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
+    found = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("depth", "sets"),
+    [
+        (FullConfig(), lambda model: [(Task(model.plan(), 1.0),)]),
+        (ReZeroConfig(), lambda model: [(Task(model.plan(), 1.0),)]),
+        (PrefixConfig(), lambda model: [(Task(model.plan(name), 1.0),) for name in ("4-4", "1-2", "3-1", "4-4")]),
+        (PrefixConfig(), ExitGridConfig().choices),
+        (PrefixConfig(), ExitGridConfig(pairs=4).choices),
+        (SubnetworkConfig(), MultitaskConfig(encoder_depths=2, decoder_depths=2).choices),
+    ],
+)
+def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # type: ignore[no-untyped-def]
+    step = step_on_gpu(depth)
+    assert step.graphs is not None
+    seen: list[Tasks] = sets(step.model)
+    for number, tasks in enumerate([*seen, *seen[:2]]):  # some a second time, when others have been recorded
+        given = batch(number)
+        replayed, by_graph = step.graphs(given, tasks, alone=True), gradients(step.model)
+        total = float(replayed.total)
+        plain, by_kernel = step.run(given, tasks), gradients(step.model)
+        assert total == pytest.approx(float(plain.total), rel=1e-3)
+        for name, gradient in by_graph.items():
+            other = by_kernel[name]
+            assert (gradient is None) == (other is None), name
+            if gradient is not None:
+                assert float((gradient - other).norm()) <= 0.02 * float(other.norm()) + 1e-3, name
+
+
+def test_batches_of_a_step_add_up() -> None:
+    step = step_on_gpu(PrefixConfig())
+    assert step.graphs is not None
+    tasks = (Task(step.model.plan("2-2"), 1.0),)
+    for number in (1, 2):
+        step.graphs(batch(number), tasks, alone=False)
+    added = gradients(step.model)
+    for number in (1, 2):
+        step.run(batch(number), tasks)
+    for name, gradient in gradients(step.model).items():
+        assert (gradient is None) == (added[name] is None)
+        if gradient is not None:
+            assert float((gradient - added[name]).norm()) <= 0.02 * float(gradient.norm()) + 1e-3, name
