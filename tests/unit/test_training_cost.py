@@ -33,9 +33,7 @@ def counted(model: Translator, tasks: Tasks, recompute: bool = False) -> int:
     settings = TrainingConfig(device="cpu", precision="fp32", recompute=recompute)
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.dropout = 0.1  # without it PyTorch does not compute the last product of a layer again
-    step = Step(
-        model.train(), Optimizers(model, settings.optimizer), settings, 1, Ranks(0, 1, torch.device("cpu"))
-    )
+    step = Step(model.train(), Optimizers(model, settings.optimizer), settings, 1, Ranks(0, 1, torch.device("cpu")))
     # the other kernels would hide their products from the counter, or be counted as computing some of them twice
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         step.run(BATCH, tasks)
