@@ -27,7 +27,7 @@ from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig, ObjectiveConfig, SingleConfig
 from anydepth.training.distributed import Ranks, pick_device
-from anydepth.training.optim import OptimizerConfig, build_optimizer
+from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 
@@ -115,7 +115,7 @@ def measure(case: Case, args: argparse.Namespace, device: torch.device) -> tuple
     if not isinstance(objective, SingleConfig):
         objective = replace(objective, together=args.together)
     settings = TrainingConfig(optimizer=optimizer, objective=objective)
-    step = Step(model, build_optimizer(optimizer, model), settings, seed=1, ranks=Ranks(0, 1, device))
+    step = Step(model, Optimizers(model, optimizer), settings, seed=1, ranks=Ranks(0, 1, device))
     words = [
         torch.randint(4, args.vocabulary, (args.tokens // args.length, args.length), device=device) for _ in range(2)
     ]

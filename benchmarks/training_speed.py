@@ -27,7 +27,7 @@ from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair, build
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.training.distributed import Ranks, pick_device
-from anydepth.training.optim import OptimizerConfig, build_optimizer
+from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 
@@ -103,7 +103,7 @@ def time_ours(args: argparse.Namespace, device: torch.device, batches: Iterator[
     model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), 10_000, 10_000, PAD).to(device)
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-4, warmup=100, clip=1.0)
     settings = TrainingConfig(optimizer=optimizer, label_smoothing=0.1)
-    step = Step(model, build_optimizer(optimizer, model), settings, seed=1, ranks=Ranks(0, 1, device))
+    step = Step(model, Optimizers(model, optimizer), settings, seed=1, ranks=Ranks(0, 1, device))
 
     def once(number: int) -> int:
         batch = next(batches)

@@ -49,6 +49,10 @@ RunSettings = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
 Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
+Language = Annotated[
+    str | None,
+    typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -188,6 +192,7 @@ def translate(
     top_k: Annotated[int | None, typer.Option(help="Sampling: draw from the k most probable words.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
+    language: Language = None,
     settings: RunSettings = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
@@ -204,7 +209,7 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
     dialogue = file is None and sys.stdin.isatty()
     texts = [] if dialogue else read_texts(file)
-    loaded = load(run, device, settings=settings or ())
+    loaded = load(run, device, settings=settings or ()).in_language(language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding["n_best"] = 1 if n_best is None else n_best
     if dialogue:
@@ -236,6 +241,7 @@ def distill(
         int | None, typer.Option(help="Lines written at a time: what a kill can cost. Default: 4000.")
     ] = None,
     shard: Annotated[str, typer.Option(metavar="K/N", help="Do only the K-th of N shares of the work.")] = "1/1",
+    language: Language = None,
     device: Device = "auto",
 ) -> None:
     """Translate a corpus for students to learn from; the same command goes on after a kill."""
@@ -243,7 +249,7 @@ def distill(
     from anydepth.run import load
 
     share, first = parse_shard(shard), os.environ.get("RANK", "0") == "0"
-    loaded = load(run, device_of_rank(device))
+    loaded = load(run, device_of_rank(device)).in_language(language)
     size = BLOCK if block is None else block
     with progress_for("distilling", "sentences", visible=first) as show:
         made = distill(loaded, source, out, depth, beam=beam, batch=batch, block=size, shard=share, progress=show)
@@ -268,6 +274,7 @@ def evaluate(
     beam: Beam = None,
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
+    language: Language = None,
     settings: RunSettings = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the evaluation. Default: the run's own.")
@@ -279,8 +286,8 @@ def evaluate(
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    sources, references = read_test_set(run, source, reference, changes)
-    loaded = load(run, device, settings=changes)
+    sources, references = read_test_set(run, source, reference, changes, language)
+    loaded = load(run, device, settings=changes).in_language(language)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
     grid = evaluate_run(loaded, folder, sources, references, wanted, beam, batch, lowercase, notes)
@@ -329,13 +336,22 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
     to: Annotated[Literal["anydepth"], typer.Option(help="anydepth: a run of its own, as small as the depth.")],
     depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="en-de|all", help="One of a run's languages, or all with what any of them uses."),
+    ] = None,
 ) -> None:
-    """Write one depth of a run as a model of its own."""
-    from anydepth.interop.extract import extract
+    """Write one depth, or one language, of a run as a model of its own."""
+    from anydepth.interop.extract import extract, extract_languages
     from anydepth.run import load
 
     loaded = load(run, "cpu")
-    extract(loaded, depth or loaded.plan().name, out)
+    if language == "all":
+        if depth:
+            raise UserError("--depth: with --language all every language keeps its own")
+        extract_languages(loaded, out)
+    else:
+        extract(loaded.in_language(language), depth, out)
     print(f"The model is in {out}.")
 
 

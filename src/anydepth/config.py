@@ -17,6 +17,7 @@ from typing import Any
 
 import tomli_w
 
+from anydepth.config_checks import check_objective, with_keys
 from anydepth.config_class import config
 from anydepth.config_reader import (
     config_item,
@@ -34,7 +35,6 @@ from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
-from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.training.settings import TrainingConfig
 
 SCHEMA = 1
@@ -49,7 +49,7 @@ class Config:
     """Version of the settings. Settings of a newer version are refused."""
     seed: int = 1
     """Seeds the weights, the order of the data, dropout and the sampling of depths."""
-    data: DataConfig = DataConfig(train=(Builtin(),), dev=Builtin(size=500), test=Builtin(size=500))
+    data: DataConfig = DataConfig(train=(Builtin(),), dev=(Builtin(size=500),), test=(Builtin(size=500),))
     """What to train, validate and test on; the built-in corpus unless said otherwise."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes numbers."""
@@ -67,16 +67,11 @@ class Config:
             raise ValueError("schema must be at least 1")
         if self.seed < 0:
             raise ValueError("seed must not be negative")
+        object.__setattr__(self, "model", with_keys(self.model, self.data))
         tokenizer = self.tokenizer
         if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
             raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
-        objective, stacks = self.training.objective, (self.model.encoder, self.model.decoder)
-        several = isinstance(objective, ExitGridConfig | MultitaskConfig)
-        if several and all(len(stack.depth.build(stack.layers).plans()) == 1 for stack in stacks):
-            raise ValueError(
-                f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
-                'is the same as "single"; give one of them a depth such as "prefix"'
-            )
+        check_objective(self.training.objective, self.model)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

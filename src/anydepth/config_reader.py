@@ -84,7 +84,10 @@ def build(kind: Any, value: Any, path: str, problems: Problems) -> Any:
     if choices and isinstance(value, dict):
         chosen = choose(choices, value, path, problems)
         return WRONG if chosen is None else build_class(chosen, value, path, problems)
-    if isinstance(value, list) and (item := config_item(kind)) is not None:
+    item = config_item(kind)
+    if item is not None and isinstance(value, dict):  # one table stands for a list of one
+        return typing.get_origin(kind)([build(item, value, path, problems)])
+    if item is not None and isinstance(value, list):
         built = [build(item, entry, join(path, str(index)), problems) for index, entry in enumerate(value)]
         return typing.get_origin(kind)(built)
     from pydantic import ValidationError

@@ -6,11 +6,14 @@ from typing import Any, cast
 
 import torch
 from rich.table import Table
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from anydepth.config import Config, load
-from anydepth.data.tokenizer import Tokenizer, TokenizerPair
+from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tags_of
+from anydepth.depth import Latent
 from anydepth.errors import UserError
+from anydepth.languages import known_languages
 from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
@@ -32,14 +35,22 @@ def describe_path(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
     """Parameters, what training costs and, for every plan, its layers (counted from 1), parameters, FLOPs and cache
-    bytes.
+    bytes; of a run with latent depth also what it has learnt.
 
     FLOPs of a plan are those of the weight matrices, two per weight and token; attention adds to them what grows with
     the length of the text. Those of the training are explained in training_cost.py.
     """
     model = without_weights(config, run)
-    plans = [describe_plan(model, model.plan(depth)) for depth in model.depths()]
-    return {**size_and_training(config, model, run), "sentence_tokens": TOKENS, "plans": plans}
+    each = known_languages(config) if model.encoder_depth.keys or model.decoder_depth.keys else [""]
+    plans = [
+        ({"language": key} if key else {}) | describe_plan(model, model.plan(depth, key))
+        for key in each
+        for depth in model.depths(key)
+    ]
+    description = {**size_and_training(config, model, run), "sentence_tokens": TOKENS, "plans": plans}
+    if learnt := latent_layers(model):
+        description["latent"] = learnt
+    return description
 
 
 def describe_training(run: Path) -> dict[str, Any]:
@@ -54,14 +65,42 @@ def size_and_training(config: Config, model: Translator, run: Path | None) -> di
 
 
 def without_weights(config: Config, run: Path | None = None) -> Translator:
-    """The model, with the vocabularies of a run or those that the tokenizer is asked for; it takes no memory."""
+    """The model, with the vocabularies of a run or those that the tokenizer is asked for; it takes no memory. Of a
+    run's weights it has what decides about depth."""
     if run:
         tokenizers = TokenizerPair.load(run)
         source, target = len(tokenizers.source), len(tokenizers.target)
     else:
         source, target = planned_vocabularies(config)
     with torch.device("meta"):
-        return Translator(config.model, source, target, pad=0)
+        model = Translator(config.model, source, target, pad=0)
+    if run and (run / "model.safetensors").is_file():
+        take_depths(model, run / "model.safetensors")
+    return model
+
+
+def take_depths(model: Translator, file: Path) -> None:
+    """Gives the depth policies what they have learnt, as far as it still fits the settings."""
+    learnt = {name: parameter for name, parameter in model.named_parameters() if "_depth." in name}
+    try:
+        with safe_open(file, "pt") as weights:
+            for name in learnt.keys() & weights.keys():
+                value = weights.get_tensor(name)
+                owner, _, last = name.rpartition(".")
+                if value.shape == learnt[name].shape:
+                    setattr(model.get_submodule(owner), last, nn.Parameter(value))
+    except SafetensorError as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+
+
+def latent_layers(model: Translator) -> dict[str, Any]:
+    """What stacks with latent depth have learnt; nothing before they have weights."""
+    policies = {"encoder": model.encoder_depth, "decoder": model.decoder_depth}
+    return {
+        name: policy.summary()
+        for name, policy in policies.items()
+        if isinstance(policy, Latent) and not policy.logits[0].is_meta
+    }
 
 
 def planned_vocabularies(config: Config) -> tuple[int, int]:
@@ -69,7 +108,7 @@ def planned_vocabularies(config: Config) -> tuple[int, int]:
     settings = config.tokenizer
     if settings.path or settings.source_path:
         files = (settings.path or settings.source_path, settings.path or settings.target_path)
-        return len(Tokenizer.load(files[0])), len(Tokenizer.load(files[1]))
+        return len(Tokenizer.load(files[0]).with_tags(tags_of(config.data))), len(Tokenizer.load(files[1]))
     return settings.vocabulary, settings.target_vocabulary or settings.vocabulary
 
 
@@ -122,12 +161,14 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
     """The plans, the deepest ones if there are too many to read."""
     plans = description["plans"]
     result = Table(title=f"{description['parameters']:,} parameters", title_justify="left", box=None)
-    for heading in ("depth", "encoder layers", "decoder layers"):
+    languages = any("language" in plan for plan in plans)
+    for heading in (*(["language"] if languages else []), "depth", "encoder layers", "decoder layers"):
         result.add_column(heading)
     for heading in ("parameters", "GFLOPs", "cache"):
         result.add_column(heading, justify="right")
     for plan in plans[-rows:]:
         result.add_row(
+            *([plan["language"]] if languages else []),
             plan["name"],
             runs_of(plan["encoder"]),
             runs_of(plan["decoder"]),
@@ -137,8 +178,19 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
         )
     caption = f"GFLOPs of the weights and fp32 cache for {TOKENS} source and {TOKENS} target tokens"
     left_out = f"; {len(plans) - rows} shallower plans left out, --json has all" if len(plans) > rows else ""
-    result.caption, result.caption_justify = f"{caption}{left_out}\n{training_in_words(description)}", "left"
+    lines = [caption + left_out, training_in_words(description), *latent_in_words(description)]
+    result.caption, result.caption_justify = "\n".join(lines), "left"
     return result
+
+
+def latent_in_words(description: dict[str, Any]) -> list[str]:
+    """Of each stack with latent depth the mean number of layers used, and the layers that could go either way."""
+    lines = []
+    for stack, learnt in description.get("latent", {}).items():
+        undecided = {name: runs_of(row["undecided"]) for name, row in learnt["rows"].items() if row["undecided"]}
+        doubts = "; ".join(f"{name} {layers}".strip() for name, layers in undecided.items()) or "none"
+        lines.append(f"{stack}: effective depth {learnt['effective_depth']:g}, undecided layers (|α| < 0.1): {doubts}")
+    return lines
 
 
 def training_in_words(description: dict[str, Any]) -> str:

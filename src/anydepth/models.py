@@ -16,7 +16,7 @@ from anydepth.nn.cache import Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
 from anydepth.nn.stack import Stack
-from anydepth.plan import Plans, Request, parse_depth
+from anydepth.plan import BothNoises, Plans, Request, parse_depth
 
 
 @config
@@ -27,6 +27,8 @@ class StackConfig:
     """Layers the stack owns."""
     depth: DepthConfig = FullConfig()
     """Which of them run: see the depth policies."""
+    mix: Literal["residual", "dlcl"] = "residual"
+    """What a layer reads: the state before it, or (`dlcl`) a learned linear combination of all earlier states."""
 
     def __post_init__(self) -> None:
         if self.layers < 1:
@@ -36,6 +38,8 @@ class StackConfig:
                 f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
                 f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
             )
+        if self.mix == "dlcl" and self.depth.type != "full":
+            raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 
 
 @config
@@ -81,8 +85,8 @@ class Translator(nn.Module):
         embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
         self.source = Embedding(source, *embed)
         self.target = Embedding(target, *embed)
-        self.encoder = Stack(layer, config.encoder.layers, decoder=False)
-        self.decoder = Stack(layer, config.decoder.layers, decoder=True)
+        self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
+        self.decoder = Stack(layer, config.decoder.layers, decoder=True, mix=config.decoder.mix)
         self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
         self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
         # every exit shares the final norms and the output matrix
@@ -94,9 +98,10 @@ class Translator(nn.Module):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def depths(self) -> list[str]:
+    def depths(self, key: str = "") -> list[str]:
         """Every depth this model can be run at, deepest last."""
-        return [f"{m}-{n}" for m in sorted(self.encoder_depth.plans()) for n in sorted(self.decoder_depth.plans())]
+        encoder, decoder = self.encoder_depth.plans(key), self.decoder_depth.plans(key)
+        return [f"{m}-{n}" for m in sorted(encoder) for n in sorted(decoder)]
 
     def plan(self, depth: str | None = None, key: str = "") -> Plans:
         """The plans of a depth such as "6-2", or the deepest ones."""
@@ -108,18 +113,32 @@ class Translator(nn.Module):
         request = Request(key=key)
         return Plans(self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder))
 
+    def noise(self, step: int, encoder: Generator, decoder: Generator) -> BothNoises:
+        """What the gates of one training batch are drawn with."""
+        return self.encoder_depth.noise(step, encoder), self.decoder_depth.noise(step, decoder)
+
+    def gates(
+        self, plans: Plans, key: str, source: Tensor, noise: BothNoises = (None, None)
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gates of both stacks: of a training step if there is noise, else for inference."""
+        requests = [Request(key=key, tokens=source, pad=self.pad, stack=stack) for stack in (0, 1)]
+        return (
+            self.encoder_depth.gates(plans.encoder, requests[0], noise[0]),
+            self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
+        )
+
     # -- computation ---------------------------------------------------------------------------------------------
 
     def forward(self, batch: Batch, plans: Plans) -> Tensor:
-        """Decoder states (B, T, D) of a training batch, ready for `logits`."""
+        """Decoder states (B, T, D) of a batch, ready for `logits`."""
         view = look_at(batch, self.pad)
-        memories = self.encode(batch.source, view.source_positions, view.source, plans, batch.key)
+        encoder_gates, decoder_gates = self.gates(plans, batch.key, batch.source, batch.noise)
+        memories = self.encode(batch.source, view.source_positions, view.source, plans, encoder_gates)
         x = self.target(batch.target_in, view.target_positions)
-        return self.decode(x, view.target, memories, view.memory, plans, batch.key)
+        return self.decode(x, view.target, memories, view.memory, plans, decoder_gates)
 
-    def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, key: str = "") -> list[Tensor]:
+    def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, gates: Tensor | None) -> list[Tensor]:
         """(B, S) words → what each decoder step attends to, (B, S, D) each."""
-        gates = self.encoder_depth.gates(plans.encoder, Request(key=key))
         states = self.encoder.states(self.source(source, positions), plans.encoder, gates, sees)
         return self.bridge(states, len(plans.decoder))
 
@@ -130,11 +149,10 @@ class Translator(nn.Module):
         memories: list[Tensor],
         sees_memory: Sees,
         plans: Plans,
-        key: str = "",
+        gates: Tensor | None,
         cache: Cache | None = None,
     ) -> Tensor:
         """(B, T, D) embedded target words → (B, T, D) normalised states."""
-        gates = self.decoder_depth.gates(plans.decoder, Request(key=key))
         for state in self.decoder.states(x, plans.decoder, gates, sees, memories, sees_memory, cache):
             x = state
         return self.norm(x)
@@ -148,7 +166,9 @@ class Translator(nn.Module):
         self.source.check_length(source.shape[1])
         sees = Padded((source != self.pad)[:, None, None, :])
         positions = torch.arange(source.shape[1], device=source.device)[None]
-        return TranslatorDecoder(self, self.encode(source, positions, sees, plans, key), sees, plans, key)
+        encoder_gates, decoder_gates = self.gates(plans, key, source)
+        memories = self.encode(source, positions, sees, plans, encoder_gates)
+        return TranslatorDecoder(self, memories, sees, plans, decoder_gates)
 
 
 class View(NamedTuple):
@@ -179,8 +199,10 @@ def look_at(batch: Batch, pad: int) -> View:
 class TranslatorDecoder:
     """One growing translation per row: the `Decoder` that searches drive."""
 
-    def __init__(self, model: Translator, memories: list[Tensor], sees: Padded, plans: Plans, key: str) -> None:
-        self.model, self.memories, self.sees, self.plans, self.key = model, memories, sees, plans, key
+    def __init__(
+        self, model: Translator, memories: list[Tensor], sees: Padded, plans: Plans, gates: Tensor | None
+    ) -> None:
+        self.model, self.memories, self.sees, self.plans, self.gates = model, memories, sees, plans, gates
         self.cache = Cache(len(plans.decoder))
         self.rows = memories[0].shape[0] if memories else 0
 
@@ -190,7 +212,7 @@ class TranslatorDecoder:
         model.target.check_length(position + 1)
         positions = torch.full((1, 1), position, device=tokens.device)
         x = model.target(tokens[:, None], positions)
-        x = model.decode(x, Padded(None), self.memories, self.sees, self.plans, self.key, self.cache)
+        x = model.decode(x, Padded(None), self.memories, self.sees, self.plans, self.gates, self.cache)
         self.cache.length += 1
         return model.logits(x[:, -1])
 
@@ -203,6 +225,8 @@ class TranslatorDecoder:
             assert self.sees.keys is not None
             self.sees = Padded(self.sees.keys[rows])
             self.memories = reordered(self.memories, rows)
+            if self.gates is not None and self.gates.dim() > 1:  # each sentence has its own
+                self.gates = self.gates[:, rows]
 
 
 def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:

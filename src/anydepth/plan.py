@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from anydepth.errors import UserError
@@ -42,7 +43,33 @@ class Request:
     key: str = ""
     """Language, language pair or task, for policies that plan per key."""
     tokens: Tensor | None = None
-    """(B, T) the input itself, for policies that plan per word."""
+    """(B, S) the input itself, for policies that look at it."""
+    pad: int = 0
+    """The padding in `tokens`, on the right."""
+    stack: int = 0
+    """0 for the encoder, 1 for the decoder: random draws of the two must differ."""
+
+
+class Noise(NamedTuple):
+    """What the gates of one training batch are drawn with, in one stack.
+
+    Tensors, and part of the batch: a pass recorded as a CUDA graph reads them from where they were when it was
+    recorded, and is replayed with other noise, another temperature, by copying those there (`training/graphs.py`).
+    """
+
+    logistic: Tensor
+    """(rows, L) the difference of two Gumbel draws, one row per key."""
+    temperature: Tensor
+    """() τ of this step."""
+    hard: Tensor
+    """() 1 if the step's gates are 0 or 1, else 0."""
+
+    def to(self, device: torch.device) -> "Noise":
+        return Noise(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+BothNoises = tuple[Noise | None, Noise | None]
+"""Of encoder and decoder; None where gates are not drawn."""
 
 
 class Plans(NamedTuple):

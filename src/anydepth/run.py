@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
+from anydepth.data.corpora import target_language
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.search import decode
 from anydepth.errors import UserError
+from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
 from anydepth.plan import Plans, parse_depth
 from anydepth.training import checkpoint as checkpoints
@@ -67,7 +69,7 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", set
     except UserError as error:
         changed = "".join(f"--set {setting}: " for setting in settings if moves_weights(folder, setting))
         raise UserError(f"{changed}{file}: {error}") from None
-    return Run(config, model.eval().to(available_device(device)), tokenizers, folder, file)
+    return Run(config, model.eval().to(available_device(device)), tokenizers, folder, file, find_language(config, None))
 
 
 def moves_weights(folder: Path, setting: str) -> bool:
@@ -109,7 +111,10 @@ def available_device(name: str) -> torch.device:
 
 
 class Run:
-    """A trained model with its settings and tokenizers, and where they came from."""
+    """A trained model with its settings and tokenizers, and where they came from.
+
+    `key` is the language that it speaks unless told otherwise: see `in_language`.
+    """
 
     def __init__(
         self,
@@ -118,9 +123,15 @@ class Run:
         tokenizers: TokenizerPair,
         folder: Path | None = None,
         weights: Path | None = None,
+        key: str = "",
     ) -> None:
         self.config, self.model, self.tokenizers = config, model, tokenizers
-        self.folder, self.weights = folder, weights
+        self.folder, self.weights, self.key = folder, weights, key
+
+    def in_language(self, language: str | None) -> "Run":
+        """The same run, for one of its languages, such as en-de; None leaves it as it is."""
+        key = self.key if language is None else find_language(self.config, language)
+        return Run(self.config, self.model, self.tokenizers, self.folder, self.weights, key)
 
     @property
     def device(self) -> torch.device:
@@ -133,12 +144,13 @@ class Run:
 
     def depths(self) -> list[str]:
         """Every depth that the model can be run at."""
-        return self.model.depths()
+        return self.model.depths(self.key)
 
     def plan(self, depth: str | None = None, key: str = "") -> Plans:
         """The layers that run at a depth such as "6-2", or at the deepest."""
+        key = key or self.key
         if depth is not None:
-            stacks = (self.model.encoder_depth.plans(), self.model.decoder_depth.plans())
+            stacks = (self.model.encoder_depth.plans(key), self.model.decoder_depth.plans(key))
             if any(layers not in plans for layers, plans in zip(parse_depth(depth), stacks)):
                 encoder, decoder = (", ".join(map(str, sorted(plans))) for plans in stacks)
                 raise UserError(f"depth {depth}: this run has encoder depths {encoder} and decoder depths {decoder}")
@@ -182,9 +194,9 @@ class Run:
 
         An empty text has one empty translation.
         """
+        key = key or self.key
         plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
-        sources = self.tokenizers.source.encode(list(texts))
-        sources = [ids if text.strip() else [] for ids, text in zip(sources, texts)]
+        sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources, "line")
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
         todo = [number for number, ids in enumerate(sources) if ids]
@@ -229,8 +241,9 @@ class Run:
         """The log-probability of each target (a text, or its tokens) and its end, given its source."""
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources but {len(targets)} targets: expected as many")
+        key = key or self.key
         plans, target = self.plan(depth, key), self.tokenizers.target
-        source_ids = self.tokenizers.source.encode(list(sources))
+        source_ids = self.sources(sources, key)
         texts = iter(target.encode([text for text in targets if isinstance(text, str)]))
         target_ids = [next(texts) if isinstance(given, str) else given for given in targets]
         self.check_lengths(source_ids, "source line")
@@ -251,6 +264,16 @@ class Run:
             for number, total in zip(numbers, log_probabilities(self.model, batch.to(self.device), plans)):
                 results[number] = total
         return results
+
+    def sources(self, texts: Sequence[str], key: str) -> list[list[int]]:
+        """Token ids of source texts, behind the tag of the target language if the run was trained with tags."""
+        encoded = self.tokenizers.source.encode(list(texts))
+        if self.config.data.tags == "none":
+            return encoded
+        if not key:
+            raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
+        tag = self.tokenizers.source.tag(target_language(key))
+        return [[tag, *ids] for ids in encoded]
 
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]

@@ -50,23 +50,34 @@ def render(found: list[list["Translation"]], n_best: int | None, first: int = 1)
 
 
 def read_test_set(
-    run: Path, source: Path | None = None, reference: Path | None = None, settings: Sequence[str] = ()
+    run: Path,
+    source: Path | None = None,
+    reference: Path | None = None,
+    settings: Sequence[str] = (),
+    language: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Given as files, or the one that the run's recipe names."""
+    """Given as files, or the one that the run's recipe names for a language."""
     from anydepth.config import load
     from anydepth.data.corpora import CorpusConfig, ParallelText, Skips, read_pairs
+    from anydepth.languages import find_language
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
-    corpus: CorpusConfig | None
+    corpora: Sequence[CorpusConfig]
     if source and reference:
-        corpus = ParallelText(source=str(source), target=str(reference))
+        corpora = [ParallelText(source=str(source), target=str(reference))]
     else:
         if not (run / "config.toml").is_file():
             raise UserError(f"{run} is not a run: it has no config.toml")
-        corpus = load(run / "config.toml", settings).data.test
-    if corpus is None:
-        raise UserError(f"{run}: its recipe names no test set; give --source and --reference")
+        config = load(run / "config.toml", settings)
+        key = find_language(config, language)
+        corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
+    if not corpora:
+        wanted = f" for {language}" if language else ""
+        raise UserError(f"{run}: its recipe names no test set{wanted}; give --source and --reference")
+    if len(corpora) > 1:
+        raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
+    (corpus,) = corpora
     skips = Skips()
     pairs = list(read_pairs(corpus, "test", skips))
     if summary := skips.summary():

@@ -7,14 +7,16 @@ import torch
 from conftest import BOS, PAD, random_batch, tiny_translator
 
 from anydepth.depth import DepthConfig
+from anydepth.depth.latent import LatentConfig
 from anydepth.depth.policy import Depth
 from anydepth.errors import UserError
 from anydepth.plan import Plan, Plans, Request
 
-CONFIGS = typing.get_args(DepthConfig)
+CONFIGS = [kind() for kind in typing.get_args(DepthConfig)]
+CONFIGS += [LatentConfig(inference="soft"), LatentConfig(inference="sample")]
 LAYERS = 4
 
-pytestmark = pytest.mark.parametrize("config", [kind() for kind in CONFIGS], ids=lambda config: config.type)
+pytestmark = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.type)
 
 
 def policy(config: DepthConfig) -> Depth:
@@ -132,12 +134,26 @@ def test_gradients_reach_the_policy(config: DepthConfig) -> None:
     own = [*model.encoder_depth.parameters(), *model.decoder_depth.parameters()]
     if not own:
         pytest.skip("this policy learns nothing")
-    batch = random_batch([(3, 3)])
+    batch = random_batch([(3, 3)])._replace(noise=model.noise(1, generator(1), generator(2)))
+    plans = model.sample("", generator(1), generator(2))
 
     def total(*_: torch.Tensor) -> torch.Tensor:
-        return model(batch, model.plan()).sum()
+        return model(batch, plans).sum()
 
     assert torch.autograd.gradcheck(total, own)
+    for gradient in torch.autograd.grad(total(), own):
+        assert bool((gradient != 0).all())
+
+
+def test_equal_seeds_draw_equal_noise(config: DepthConfig) -> None:
+    model = tiny_translator(config)
+
+    def noise(seed: int) -> list[torch.Tensor]:
+        return [tensor for both in model.noise(7, generator(seed), generator(seed + 1)) for tensor in both or ()]
+
+    for one, same, other in zip(noise(3), noise(3), noise(5)):
+        assert torch.equal(one, same)
+        assert one.dim() == 0 or not torch.equal(one, other)
 
 
 def test_weights_round_trip(config: DepthConfig) -> None:

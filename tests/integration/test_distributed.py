@@ -20,10 +20,11 @@ from anydepth.depth import DepthConfig
 from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
+from anydepth.objectives import LatentObjectiveConfig
 from anydepth.training import checkpoint
 from anydepth.training.distributed import Ranks, first_does, share_weights
 from anydepth.training.loop import train
-from anydepth.training.optim import OptimizerConfig, build_optimizer
+from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step, generator
 
@@ -31,6 +32,15 @@ CPU = torch.device("cpu")
 SEED, STEPS = 5, 5
 POLICIES: dict[str, Any] = {kind().type: kind() for kind in typing.get_args(DepthConfig)}
 POLICIES["layerdrop"] = LayerDropConfig(drop=0.5)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {  # of the training, where a policy has its own
+    "latent": {
+        "objective": LatentObjectiveConfig(beta=0.5, kl_scale="step", encoder_layers=1, decoder_layers=2),
+        "depth_optimizer": OptimizerConfig(learning_rate=0.1, warmup=0),
+        "inner_steps": 2,
+    }
+}
 
 
 def build(policy: str) -> Translator:
@@ -55,9 +65,11 @@ def share(batch: Batch, rank: int, world: int) -> Batch:
 
 def run_steps(model: Translator, ranks: Ranks, accumulate: int = 2) -> Iterator[int]:
     """Trains on this rank's share, and comes back after every step."""
-    settings = TrainingConfig(steps=STEPS, optimizer=OptimizerConfig(learning_rate=0.01, warmup=2, clip=1.0))
-    optimizer = build_optimizer(settings.optimizer, model)
-    step_once = Step(model, optimizer, settings, SEED, ranks)
+    optimizer = OptimizerConfig(learning_rate=0.01, warmup=2, clip=1.0)
+    own = SETTINGS.get(model.config.encoder.depth.type, {})
+    settings = TrainingConfig(steps=STEPS, optimizer=optimizer, **own)
+    optimizers = Optimizers(model, settings.optimizer, settings.depth_optimizer)
+    step_once = Step(model, optimizers, settings, SEED, ranks)
     for step in range(1, STEPS + 1):
         batches = [share(whole_batch(step, micro), ranks.rank, ranks.world) for micro in range(accumulate)]
         step_once(step, batches)

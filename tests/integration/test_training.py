@@ -21,7 +21,8 @@ from anydepth.depth import DepthConfig
 from anydepth.errors import UserError
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.training.loop import Diverged, train
+from anydepth.training.loop import Diverged, Window, train
+from anydepth.training.step import Sums
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +191,21 @@ def test_another_machine_is_told(folder: Path, tmp_path: Path, capfd: pytest.Cap
     torch.set_num_threads(2)
     train(short, tmp_path / "run", resume=True)
     assert re.search(r"warning: saved with .*'threads': 1.* resumed with .*'threads': 2", plain(capfd.readouterr().err))
+
+
+def test_a_training_that_begins_badly_is_not_lost() -> None:
+    """As deep models without norms do; lost is what ends far above where it began."""
+
+    def sums(nll: float) -> Sums:
+        return Sums(*(torch.tensor(value) for value in (nll, nll, 1.0, 1.0)))
+
+    window = Window(explosion=10.0)
+    for nll in (50.0, 90.0):
+        window.add(sums(nll))
+        window.check(1, Path())
+    window.add(sums(101.0))
+    with pytest.raises(Diverged, match="101 nats a word"):
+        window.check(1, Path())
 
 
 def plain(text: str) -> str:

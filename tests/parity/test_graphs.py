@@ -7,6 +7,7 @@ from conftest import PAD
 from anydepth.data.collate import Batch, Packing
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
@@ -15,7 +16,7 @@ from anydepth.nn.layers import LayerConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.training.distributed import Ranks
-from anydepth.training.optim import OptimizerConfig, build_optimizer
+from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 
@@ -33,7 +34,7 @@ def step_on_gpu(depth: DepthConfig) -> Step:
     model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), VOCABULARY, VOCABULARY, PAD).cuda()
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-3, warmup=10)
     settings = TrainingConfig(optimizer=optimizer)
-    return Step(model, build_optimizer(optimizer, model), settings, 1, Ranks(0, 1, torch.device("cuda")))
+    return Step(model, Optimizers(model, optimizer), settings, 1, Ranks(0, 1, torch.device("cuda")))
 
 
 def batch(seed: int, count: int = 32, length: int = 16) -> Batch:
@@ -47,6 +48,10 @@ def batch(seed: int, count: int = 32, length: int = 16) -> Batch:
     )  # fmt: skip
 
 
+def draws(seed: int) -> tuple[torch.Generator, torch.Generator]:
+    return torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1000)
+
+
 def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
     found = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad(set_to_none=True)
@@ -58,6 +63,7 @@ def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
     [
         (FullConfig(), lambda model: [(Task(model.plan(), 1.0),)]),
         (ReZeroConfig(), lambda model: [(Task(model.plan(), 1.0),)]),
+        (LatentConfig(), lambda model: [(Task(model.sample("", *draws(0)), 1.0),)] * 3),
         (PrefixConfig(), lambda model: [(Task(model.plan(name), 1.0),) for name in ("4-4", "1-2", "3-1", "4-4")]),
         (PrefixConfig(), ExitGridConfig().choices),
         (PrefixConfig(), ExitGridConfig(pairs=4).choices),
@@ -69,7 +75,7 @@ def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # 
     assert step.graphs is not None
     seen: list[Tasks] = sets(step.model)
     for number, tasks in enumerate([*seen, *seen[:2]]):  # some a second time, when others have been recorded
-        given = batch(number)
+        given = batch(number)._replace(noise=step.model.noise(number + 1, *draws(number)))
         replayed, by_graph = step.graphs(given, tasks, alone=True), gradients(step.model)
         total = float(replayed.total)
         plain, by_kernel = step.run(given, tasks), gradients(step.model)

@@ -113,7 +113,8 @@ def test_reads_every_kind_of_value() -> None:
         ({"raduis": 3}, "raduis: no such setting, did you mean shape.radius?"),
         ({"shape": {"type": "square", "side": 0}}, "shape.side: must be at least 1"),
         ({"more": [{"type": "round"}, {"type": "square", "side": -1}]}, "more.1.side: must be at least 1"),
-        ({"more": {"type": "round"}}, "more: expected a list of tables, got a table"),
+        ({"more": {"type": "square", "side": -1}}, "more.side: must be at least 1"),
+        ({"more": 3}, "more: expected a list of tables, got the number 3"),
     ],
 )
 def test_one_mistake_is_one_line(values: dict, expected: str) -> None:

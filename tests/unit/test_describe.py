@@ -72,6 +72,41 @@ def test_latent_depth_counts_that_cannot_be_met() -> None:
     assert round(parameters("latent-depth/plain-ted.toml", *layers(12, 100)) / 1e6, 1) == 372.7
 
 
+@pytest.mark.parametrize(
+    ("recipe", "depth", "logits"),
+    [
+        ("wmt", (12, 24), 24),
+        ("wmt", (12, 48), 48),
+        ("ted-one-to-many", (12, 24), 192),
+        ("ted-many-to-one", (24, 24), 192),
+    ],
+)
+def test_logits_change_no_printed_digit(recipe: str, depth: tuple[int, int], logits: int) -> None:
+    """They are counted: one per latent layer and language."""
+    plain = "latent-depth/plain-wmt.toml" if recipe == "wmt" else "latent-depth/plain-ted.toml"
+    latent = parameters(f"latent-depth/{recipe}.toml", *layers(*depth))
+    assert latent - parameters(plain, *layers(*depth)) == logits
+    printed = {("wmt", 24): 135, ("wmt", 48): 211, ("ted-one-to-many", 24): 133, ("ted-many-to-one", 24): 158}
+    assert round(latent / 1e6) == printed[recipe, depth[1]]
+
+
+def test_latent_depth_in_both_stacks() -> None:
+    both = 'model.encoder.depth={type="latent"}', *layers(64, 64)
+    count = parameters("latent-depth/wmt.toml", *both)
+    assert count - parameters("latent-depth/plain-wmt.toml", *layers(64, 64)) == 128
+    assert round(count / 1e6) == 371
+
+
+@pytest.mark.parametrize(("depth", "printed"), [(36, 224), (48, 287)])
+def test_dlcl(depth: int, printed: int) -> None:
+    """A scalar for each pair of states and a norm per layer more; the paper misprints 48/48 as 224M."""
+    mixed = "model.encoder.mix=dlcl", "model.decoder.mix=dlcl", *layers(depth, depth)
+    count = parameters("latent-depth/plain-wmt.toml", *mixed)
+    scalars = (depth + 1) * (depth + 2) // 2
+    assert count - parameters("latent-depth/plain-wmt.toml", *layers(depth, depth)) == 2 * (scalars + depth * 2 * 512)
+    assert round(count / 1e6) == printed
+
+
 def test_multiscale_plain() -> None:
     assert round(parameters("multiscale/iwslt-plain-6.toml") / 1e6, 3) == 10.507  # printed 10.5
 

@@ -183,7 +183,7 @@ def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "CHUNK", 40)
     corpus = write_corpus(tmp_path, 100)
     calls: list[tuple[str, int, int]] = []
-    data = DataConfig(train=(corpus,), dev=Builtin(size=10), workers=1)
+    data = DataConfig(train=(corpus,), dev=(Builtin(size=10),), workers=1)
     train = tokenize_all(data, "train", word_tokenizer(), tmp_path / "data", lambda *call: calls.append(call))
     name = f"{corpus.source} and {corpus.target}"
     assert calls == [(name, 40, 100), (name, 80, 100), (name, 100, 100)]

@@ -19,7 +19,7 @@ from anydepth.objectives import ExitGridConfig, MultitaskConfig, ObjectiveConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Request
 from anydepth.training.distributed import Ranks
-from anydepth.training.optim import build_optimizer
+from anydepth.training.optim import Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 from anydepth.training_cost import mean_work, tokens_trained, training_flops
@@ -33,9 +33,7 @@ def counted(model: Translator, tasks: Tasks, recompute: bool = False) -> int:
     settings = TrainingConfig(device="cpu", precision="fp32", recompute=recompute)
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.dropout = 0.1  # without it PyTorch does not compute the last product of a layer again
-    step = Step(
-        model.train(), build_optimizer(settings.optimizer, model), settings, 1, Ranks(0, 1, torch.device("cpu"))
-    )
+    step = Step(model.train(), Optimizers(model, settings.optimizer), settings, 1, Ranks(0, 1, torch.device("cpu")))
     # the other kernels would hide their products from the counter, or be counted as computing some of them twice
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         step.run(BATCH, tasks)
@@ -80,7 +78,7 @@ def test_several_tasks_computed_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=3, sample="uniform")], ids=lambda d: d.type
+    "depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5, sample="uniform")], ids=lambda d: d.type
 )
 def test_a_depth_drawn_each_step(depth: DepthConfig) -> None:
     model = tiny_translator(depth)

@@ -122,7 +122,7 @@ class Planner:
     def choice(self, stage: BestStage) -> Choice:
         runs = self.runs[stage.of]
         for run in runs:
-            if self.configs[run].data.dev is None:
+            if not self.configs[run].data.dev:
                 raise self.mistake(stage.name, f"{run} has no data.dev: there is no loss to choose by")
         paths = tuple(self.left[run] for run in runs)
         return Choice(name=stage.name, stage=stage.name, left=self.folder / stage.name, needs=runs, runs=paths)
@@ -149,7 +149,7 @@ class Planner:
 
     def evaluation(self, stage: EvaluateStage, run: str) -> Evaluation:
         config = self.configs[run]
-        if config.data.test is None:
+        if not config.data.test:
             raise self.mistake(stage.name, f"{run} has no data.test to be scored on")
         depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
         if not depths:

@@ -109,6 +109,6 @@ def files_read(work: Work) -> list[Path]:
     if not isinstance(work, Training):
         return []
     data, tokenizer = work.config.data, work.config.tokenizer
-    corpora = [corpus for corpus in (*data.train, data.dev, data.test) if corpus]
+    corpora = (*data.train, *data.dev, *data.test)
     named = tokenizer.path, tokenizer.source_path, tokenizer.target_path, work.config.training.start_from
     return [file for corpus in corpora for file in files_of(corpus)] + [Path(name) for name in named if name]

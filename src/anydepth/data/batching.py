@@ -205,7 +205,7 @@ class _Cursor:
 class Batches:
     """The endless stream of training batches, the same on every rank: each step draws one corpus with
     probability ∝ size^(1/temperature), size in target tokens, and takes its next `world` batches, of which
-    this rank gets one."""
+    this rank gets one. With turns it draws among the corpora of one key, the next step among those of the next."""
 
     def __init__(
         self,
@@ -214,6 +214,7 @@ class Batches:
         *,
         seed: int,
         temperature: float = 1.0,
+        turns: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -224,6 +225,9 @@ class Batches:
         weights = (sizes / sizes.max()) ** (1 / temperature)
         self.probabilities: Array = weights / weights.sum()
         self._shares = sizes / sizes.sum()
+        keys = [store.key for store in stores]
+        every = list(range(len(stores)))
+        self._turns = [[n for n in every if keys[n] == key] for key in dict.fromkeys(keys)] if turns else [every]
         self._cursors = [
             _Cursor(store, config.window, self.limits, self._random_of(number + 1))
             for number, store in enumerate(stores)
@@ -239,15 +243,22 @@ class Batches:
         return IndexBatch(corpus, taken[self.rank])
 
     def _draw(self) -> int:
-        if len(self.stores) == 1:
-            return 0
+        corpora = self._turns[self.step % len(self._turns)]
+        if len(corpora) == 1:
+            return corpora[0]
         point = self._random_of(0)(self.step, 0).random()
-        return min(int(np.searchsorted(np.cumsum(self.probabilities), point, side="right")), len(self.stores) - 1)
+        shares = self.probabilities[corpora] / self.probabilities[corpora].sum()
+        return corpora[min(int(np.searchsorted(np.cumsum(shares), point, side="right")), len(corpora) - 1)]
 
     def _random_of(self, stream: int) -> Callable[..., np.random.Generator]:
         # Always four numbers: numpy fills shorter seeds up with zeros, so (1, 2) and (1, 2, 0) would be the
         # same.
         return lambda a, b: np.random.default_rng((self.seed, stream, a, b))
+
+    @property
+    def target_tokens(self) -> int:
+        """Of all corpora."""
+        return sum(store.target_tokens for store in self.stores)
 
     @property
     def epoch(self) -> float:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from anydepth.data.batching import Batches, Limits
 from anydepth.data.store import Store
+from anydepth.plan import BothNoises
 
 Array = np.ndarray
 Item = TypeVar("Item")
@@ -61,6 +62,8 @@ class Batch(NamedTuple):
     tokens: int
     """Target tokens that are not padding."""
     sentences: int
+    noise: BothNoises = (None, None)
+    """What the gates of a training step are drawn with; none for inference."""
 
     def to(self, device: torch.device | str) -> "Batch":
         """On another device; the copy does not wait if the batch is pinned."""

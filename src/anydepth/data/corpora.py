@@ -96,10 +96,17 @@ CorpusConfig = ParallelText | Tsv | Jsonl | Builtin
 class DataConfig:
     train: tuple[CorpusConfig, ...]
     """The training corpora."""
-    dev: CorpusConfig | None = None
-    """Pairs for validation during training."""
-    test: CorpusConfig | None = None
-    """Pairs for the final evaluation."""
+    dev: tuple[CorpusConfig, ...] = ()
+    """Pairs for validation during training: one corpus, or a list of them, each validated by itself."""
+    test: tuple[CorpusConfig, ...] = ()
+    """Pairs for the final evaluation: one corpus, or a list of one for each language."""
+    tags: Literal["none", "target"] = "none"
+    """What stands in front of every source text: nothing, or a token such as <2de> that names the target language, the
+    last part of the corpus's key. One-to-many and many-to-many translation need it."""
+    mixing: Literal["temperature", "turns"] = "temperature"
+    """With several corpora: each batch is from one drawn by `temperature`; or the keys take turns, batch by batch, so
+    that with training.accumulate = the number of keys an update adds up one batch of each (latent depth,
+    Algorithm 2)."""
     temperature: float = 1.0
     """With several corpora a batch comes from one of them with probability ∝ size^(1/temperature): 1 takes
     them as they are, a large number evenly."""
@@ -113,12 +120,21 @@ class DataConfig:
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train must name at least one corpus")
+        for split in ("train", "dev", "test") if self.tags == "target" else ():
+            for number, corpus in enumerate(getattr(self, split)):
+                if not corpus.key:
+                    raise ValueError(f"{split}.{number}.key: tags need a key that ends with the target language: en-de")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, not {self.max_length}")
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, not {self.workers}")
+
+
+def target_language(key: str) -> str:
+    """en-de → de; a key of one language is that language."""
+    return key.rpartition("-")[2]
 
 
 @dataclass

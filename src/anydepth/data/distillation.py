@@ -81,6 +81,7 @@ def distill(
     if not 1 <= shard[0] <= shard[1]:
         raise UserError(f"shard {shard[0]}/{shard[1]}: expected the first number between 1 and the second")
     search = {"beam": beam, "batch": batch, "length_penalty": length_penalty, "n_best": 1, "sample": False}
+    key = key or run.key
     teacher = Teacher(run, run.plan(depth, key).name, key, asdict(changed(run.config.decoding, search)))
     ranks = join(str(run.device))
     try:
@@ -169,7 +170,7 @@ class Teacher:
     def translate(self, lines: list[Line], progress: Progress | None) -> tuple[list[str], Skips]:
         """One output for each line, empty where there is nothing to translate or the model cannot read it."""
         skips, room = Skips(), self.run.config.model.max_positions - 1
-        lengths = map(len, self.run.tokenizers.source.encode([line.text for line in lines]))
+        lengths = map(len, self.run.sources([line.text for line in lines], self.key))
         usable = []
         for number, (line, length) in enumerate(zip(lines, lengths)):
             if problem := line.problem or (not line.text.strip() and EMPTY) or (length > room and OVER_LONG):

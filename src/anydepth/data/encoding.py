@@ -30,16 +30,19 @@ class Encoded(NamedTuple):
 
 
 def encode_all(
-    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int
+    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int, tag: list[int]
 ) -> Iterator[Encoded]:
-    """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time."""
+    """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time.
+
+    The tag, if any, stands in front of each source.
+    """
     workers = workers or os.cpu_count() or 1
     chunks = _groups(rows, lambda row: len(row.source) + len(row.target), CHUNK, CHUNK_CHARACTERS)
     waiting: deque[Future[Encoded]] = deque()
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
             for chunk in chunks:
-                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype))
+                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -77,9 +80,9 @@ def _one_thread_each() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
-def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str) -> Encoded:
-    source, source_lengths = _ids([row.source for row in rows], tokenizers.source, dtype)
-    target, target_lengths = _ids([row.target for row in rows], tokenizers.target, dtype)
+def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int]) -> Encoded:
+    source, source_lengths = _ids([row.source for row in rows], tokenizers.source, dtype, tag)
+    target, target_lengths = _ids([row.target for row in rows], tokenizers.target, dtype, [])
     fits = np.maximum(source_lengths, target_lengths) <= max_length + 1
     return Encoded(
         ids=(source[np.repeat(fits, source_lengths)], target[np.repeat(fits, target_lengths)]),
@@ -89,13 +92,11 @@ def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: 
     )
 
 
-def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str) -> tuple[Array, Array]:
+def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str, first: list[int]) -> tuple[Array, Array]:
     pieces: list[Array] = []
     lengths: list[int] = []
     for some in _groups(texts, len, PIECE, PIECE_CHARACTERS):
-        encoded = tokenizer.encode(some)
-        for ids in encoded:
-            ids.append(tokenizer.eos)
+        encoded = [[*first, *ids, tokenizer.eos] for ids in tokenizer.encode(some)]
         pieces.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
         lengths.extend(len(ids) for ids in encoded)
     return np.concatenate(pieces), np.array(lengths, dtype=np.int32)

@@ -28,6 +28,7 @@ from anydepth.data.corpora import (
     files_of,
     name_of,
     read_rows,
+    target_language,
 )
 from anydepth.data.encoding import Encoded, encode_all
 from anydepth.data.lines import OVER_LONG
@@ -110,7 +111,7 @@ def tokenize(
                     _remove(folder)
                     meta = _new_meta(corpus, identity, tokenizers)
                 if not meta["finished"]:
-                    _Writer(folder, meta).write(corpus, split, tokenizers, data.workers, progress)
+                    _Writer(folder, meta).write(corpus, split, tokenizers, data, progress)
         except OSError as error:
             raise UserError(f"{folder}: cannot keep tokenized data there: {error.strerror}") from None
     return Store(folder)
@@ -126,12 +127,12 @@ def tokenize_all(
     """The stores of all corpora of a split, in `data.cache` or else in `folder`. Their names hold what they
     were made with, so that runs with other tokenizers can share the cache. `progress` also gets the name of
     the corpus."""
-    corpora = data.train if split == "train" else (data.dev if split == "dev" else data.test,)
+    corpora: tuple[CorpusConfig, ...] = getattr(data, split)
     stores = []
     for corpus in corpora:
-        if corpus is None:
-            continue
         made_with = [asdict(corpus), split, tokenizers.hash, data.max_length]
+        if data.tags != "none":
+            made_with.append(data.tags)
         digest = hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:12]
         report = partial(progress, name_of(corpus)) if progress else None
         path = Path(data.cache or folder) / f"{split}-{corpus.type}-{digest}"
@@ -161,6 +162,7 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
         "files": files,
         "tokenizer": tokenizers.hash,
         "max_length": data.max_length,
+        **({} if data.tags == "none" else {"tags": data.tags}),
     }
 
 
@@ -220,7 +222,7 @@ class _Writer:
         corpus: CorpusConfig,
         split: Split,
         tokenizers: TokenizerPair,
-        workers: int,
+        data: DataConfig,
         progress: Progress | None,
     ) -> None:
         total = count_rows(corpus)
@@ -232,7 +234,8 @@ class _Writer:
             files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
-            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], workers):
+            tag = [tokenizers.source.tag(target_language(corpus.key))] if data.tags == "target" else []
+            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], data.workers, tag):
                 self._append(files, chunk)
                 if progress:
                     progress(self.meta["read"] + unread.total, total)

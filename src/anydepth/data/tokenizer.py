@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from anydepth.config_class import config
-from anydepth.data.corpora import DataConfig, Skips, count_rows, read_pairs
+from anydepth.data.corpora import DataConfig, Skips, count_rows, read_pairs, target_language
 from anydepth.errors import UserError
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -39,7 +39,7 @@ class TokenizerConfig:
     type: Literal["bpe", "unigram"] = "bpe"
     """Kind of tokenizer to train."""
     vocabulary: int = 10_000
-    """Number of tokens, the 4 special and 256 byte tokens included (a side, if separate)."""
+    """Number of tokens, the 4 special and 256 byte tokens and the language tags included (a side, if separate)."""
     joint: bool = True
     """One tokenizer for both sides, so that embeddings can be shared; otherwise one each."""
     target_vocabulary: int = 0
@@ -93,6 +93,19 @@ class Tokenizer:
     def __len__(self) -> int:
         return self._inner.get_vocab_size(with_added_tokens=True)
 
+    def tag(self, language: str) -> int:
+        """The token that asks for a translation into this language."""
+        number = self._inner.token_to_id(tag_name(language))
+        if number is None:
+            raise UserError(f"language {language!r}: the tokenizer has no token {tag_name(language)}")
+        return number
+
+    def with_tags(self, languages: Iterable[str]) -> "Tokenizer":
+        """The same with a token for each language."""
+        inner = tokenizers.Tokenizer.from_str(self.json)
+        added = inner.add_special_tokens([tag_name(language) for language in languages])
+        return Tokenizer(inner.to_str(pretty=True)) if added else self
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens."""
         return [encoding.ids for encoding in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
@@ -145,6 +158,10 @@ class Tokenizer:
         trained = json.loads(inner.to_str())
         (_finish_unigram if unigram else _finish_bpe)(trained["model"])
         return cls(json.dumps(trained, ensure_ascii=False, indent=1))
+
+
+def tag_name(language: str) -> str:
+    return f"<2{language}>"
 
 
 def _name_in(inner: tokenizers.Tokenizer, special: str) -> str:
@@ -270,28 +287,36 @@ class _Sample:
 
 def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:
     lines = [count_rows(corpus) for corpus in data.train]
-    weights = [count ** (1 / data.temperature) for count in lines]
+    weights = [1.0 if data.mixing == "turns" else count ** (1 / data.temperature) for count in lines]
     shares = [size * weight / max(1.0, sum(weights)) for weight in weights]
     return tuple((min(count, max(1, round(share))), count) for count, share in zip(lines, shares))
 
 
 def build(config: TokenizerConfig, data: DataConfig, report: Callable[[str], None]) -> TokenizerPair:
-    """The tokenizers a configuration asks for: existing files, or trained on the training corpora."""
+    """The tokenizers a configuration asks for: existing files, or trained on the training corpora; the source's with
+    the language tags."""
+    tags = tags_of(data)
     if config.path:
-        tokenizer = Tokenizer.load(config.path)
+        tokenizer = Tokenizer.load(config.path).with_tags(tags)
         return TokenizerPair(tokenizer, tokenizer)
     if config.source_path:
-        return TokenizerPair(Tokenizer.load(config.source_path), Tokenizer.load(config.target_path))
+        return TokenizerPair(Tokenizer.load(config.source_path).with_tags(tags), Tokenizer.load(config.target_path))
     quotas = _quotas(data, config.sample)
     kind = "joint" if config.joint else "separate"
     pairs = sum(wanted for wanted, _ in quotas)
     report(f"training {kind} {config.type} tokenizer, {config.vocabulary} tokens, on up to {pairs} pairs")
+    untagged = replace(config, vocabulary=config.vocabulary - len(tags))
     if config.joint:
-        tokenizer = Tokenizer.train(_Sample(data, (0, 1), quotas), config)
+        tokenizer = Tokenizer.train(_Sample(data, (0, 1), quotas), untagged).with_tags(tags)
         return TokenizerPair(tokenizer, tokenizer)
     target_config = replace(config, vocabulary=config.target_vocabulary or config.vocabulary)
     source, target = (
         Tokenizer.train(_Sample(data, (side,), quotas), side_config)
-        for side, side_config in enumerate((config, target_config))
+        for side, side_config in enumerate((untagged, target_config))
     )
-    return TokenizerPair(source, target)
+    return TokenizerPair(source.with_tags(tags), target)
+
+
+def tags_of(data: DataConfig) -> list[str]:
+    """The languages that need a tag."""
+    return sorted({target_language(corpus.key) for corpus in data.train}) if data.tags == "target" else []

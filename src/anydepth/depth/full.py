@@ -23,5 +23,5 @@ class Full(Depth):
         super().__init__()
         self.layers = layers
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}

@@ -33,7 +33,7 @@ class LayerDrop(Depth):
         self.layers = layers
         self.drop = drop
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {depth: Plan(pruned(self.layers, depth)) for depth in range(1, self.layers + 1)}
 
     def sample(self, request: Request, generator: Generator) -> Plan:

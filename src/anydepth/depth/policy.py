@@ -1,16 +1,26 @@
 """What every depth policy answers. One file beside this one per method."""
 
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
 from anydepth.errors import UserError
-from anydepth.plan import Plan, Request
+from anydepth.plan import Noise, Plan, Request
 
 if TYPE_CHECKING:
     from anydepth.depth import DepthConfig
+
+
+class Alone(NamedTuple):
+    """What is left of a stack when it is to run some of its plans only."""
+
+    depth: "DepthConfig"
+    layers: tuple[int, ...]
+    """The layers kept, in order."""
+    learnt: dict[str, Tensor]
+    """The parameters of the new policy."""
 
 
 class Depth(nn.Module):
@@ -22,15 +32,17 @@ class Depth(nn.Module):
 
     layers: int
     """Layers (modules) the stack owns."""
+    keys: tuple[str, ...] = ()
+    """The keys (languages) that have plans of their own; none if all share theirs."""
     uniform = False
     """Whether training draws a depth each step; otherwise it runs the deepest plan."""
 
-    def plans(self) -> dict[int, Plan]:
-        """The deployable plans, by depth."""
+    def plans(self, key: str = "") -> dict[int, Plan]:
+        """The deployable plans of a key, by depth."""
         raise NotImplementedError
 
     def plan(self, request: Request) -> Plan:
-        plans = self.plans()
+        plans = self.plans(request.key)
         depth = max(plans) if request.depth is None else request.depth
         if depth not in plans:
             choices = ", ".join(str(known) for known in sorted(plans))
@@ -38,7 +50,7 @@ class Depth(nn.Module):
         return plans[depth]
 
     def sample(self, request: Request, generator: Generator) -> Plan:
-        plans = self.plans()
+        plans = self.plans(request.key)
         return plans[draw(sorted(plans), generator)] if self.uniform else self.plan(request)
 
     def mean_steps(self) -> float:
@@ -46,18 +58,22 @@ class Depth(nn.Module):
         plans = self.plans()
         return fmean(map(len, plans.values())) if self.uniform else len(plans[max(plans)])
 
-    def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor | None:
-        """(K,) the z of every step, or None where the method has none. A generator asks for training noise."""
+    def noise(self, step: int, generator: Generator) -> Noise | None:
+        """What the gates of one training batch are drawn with; None where nothing is drawn."""
         return None
 
-    def alone(self, plan: Plan) -> "tuple[DepthConfig, tuple[int, ...]]":
-        """For the smallest model that can run this plan: its policy, and which layers it keeps, in order.
+    def gates(self, plan: Plan, request: Request, noise: Noise | None = None) -> Tensor | None:
+        """The z of every step, (K,) or for each sentence (K, B, 1, 1), or None where the method has none.
 
-        The policy's own parameters, one per layer, follow the layers.
+        Noise asks for the gates of a training step.
         """
+        return None
+
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        """The smallest stack that can run this plan of this key."""
         from anydepth.depth.full import FullConfig
 
-        return FullConfig(), plan.layers
+        return Alone(FullConfig(), plan.layers, {})
 
 
 def every_depth(layers: int) -> dict[int, Plan]:

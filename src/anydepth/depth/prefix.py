@@ -26,5 +26,5 @@ class Prefix(Depth):
         self.layers = layers
         self.uniform = sample == "uniform"
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return every_depth(self.layers)

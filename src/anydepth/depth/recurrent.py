@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth
+from anydepth.depth.policy import Alone, Depth
 from anydepth.plan import Plan
 
 
@@ -33,8 +33,8 @@ class Recurrent(Depth):
         self.depth = depth
         self.uniform = sample == "uniform"
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {depth: Plan(tuple(step % self.layers for step in range(depth))) for depth in range(1, self.depth + 1)}
 
-    def alone(self, plan: Plan) -> tuple[RecurrentConfig, tuple[int, ...]]:
-        return RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers))
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        return Alone(RecurrentConfig(depth=len(plan)), tuple(dict.fromkeys(plan.layers)), {})

@@ -3,11 +3,11 @@
 from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth
-from anydepth.plan import Plan, Request
+from anydepth.depth.policy import Alone, Depth
+from anydepth.plan import Noise, Plan, Request
 
 
 @config
@@ -27,12 +27,12 @@ class ReZero(Depth):
         self.layers = layers
         self.scale = nn.Parameter(torch.zeros(layers))
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}
 
-    def alone(self, plan: Plan) -> tuple[ReZeroConfig, tuple[int, ...]]:
-        return ReZeroConfig(), plan.layers
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        return Alone(ReZeroConfig(), plan.layers, {"scale": self.scale[list(plan.layers)]})
 
-    def gates(self, plan: Plan, request: Request, generator: Generator | None = None) -> Tensor:
+    def gates(self, plan: Plan, request: Request, noise: Noise | None = None) -> Tensor:
         scale = self.scale.unbind()  # an index would be copied to the GPU, which a CUDA graph cannot do
         return torch.stack([scale[layer] for layer in plan.layers])

@@ -44,7 +44,7 @@ class Subnetwork(Depth):
         self.uniform = sample == "uniform"
         self.assignment = assign(layers, strategy, depths)
 
-    def plans(self) -> dict[int, Plan]:
+    def plans(self, key: str = "") -> dict[int, Plan]:
         return {depth: Plan(chosen) for depth, chosen in self.assignment.items()}
 
 

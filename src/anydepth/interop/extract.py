@@ -6,53 +6,74 @@ from pathlib import Path
 from torch import Tensor
 
 from anydepth.config import Config, dump
-from anydepth.depth import Depth
+from anydepth.data.corpora import DataConfig
+from anydepth.depth.latent import Latent
+from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
-from anydepth.models import StackConfig
 from anydepth.objectives import SingleConfig
 from anydepth.plan import Plans
 from anydepth.run import Run
 from anydepth.training.checkpoint import weights, write_text, write_weights
 
 
-def extract(run: Run, depth: str, out: Path) -> Path:
-    """Writes the model that `depth` runs and nothing it does not need. It translates as the large one does there."""
+def extract(run: Run, depth: str | None, out: Path) -> Path:
+    """Writes the model that `depth` runs, in the run's language, and nothing it does not need. It translates as the
+    large one does there."""
+    return write(run, *extracted(run, run.plan(depth)), out)
+
+
+def extract_languages(run: Run, out: Path) -> Path:
+    """Writes the model without the layers that no language uses; each keeps its own plan."""
+    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    kept = {name: policy.for_all_keys() for name, policy in policies.items() if isinstance(policy, Latent)}
+    return write(run, *without_the_rest(run, kept), out)
+
+
+def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Path:
     if (out / "config.toml").exists():
         raise UserError(f"{out} already holds a run: give another --out")
-    plans = run.plan(depth)
-    config, smaller = extracted(run, plans)
     out.mkdir(parents=True, exist_ok=True)
     run.tokenizers.save(out)
-    write_weights(smaller, out / "model.safetensors", {"tokenizer": run.tokenizers.hash})
+    write_weights(tensors, out / "model.safetensors", {"tokenizer": run.tokenizers.hash})
     write_text(dump(config), out / "config.toml")  # last: a folder with this file is a whole run
     return out
 
 
 def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
     """The configuration and the weights of a model that can run these plans alone."""
-    config, model, tensors = run.config, run.model, weights(run.model)
-    stacks = {"encoder": (model.encoder_depth, plans.encoder), "decoder": (model.decoder_depth, plans.decoder)}
-    changes = {}
-    for name, (policy, plan) in stacks.items():
-        depth, kept = policy.alone(plan)
-        tensors = with_layers(tensors, name, kept, policy)
-        changes[name] = StackConfig(layers=len(kept), depth=depth)
+    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    kept = {name: policies[name].alone(getattr(plans, name), run.key) for name in policies}
+    config, tensors = without_the_rest(run, kept)
+    return (replace(config, data=of_language(config.data, run.key)) if run.key else config), tensors
+
+
+def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str, Tensor]]:
+    """With only so much of these stacks."""
+    config, tensors = run.config, weights(run.model)
+    stacks = {"encoder": config.model.encoder, "decoder": config.model.decoder}
+    for name, alone in kept.items():
+        tensors = reduced(tensors, name, alone)
+        stacks[name] = replace(stacks[name], layers=len(alone.layers), depth=alone.depth)
+    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"])
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
-    smaller = replace(config.model, encoder=changes["encoder"], decoder=changes["decoder"])
-    return replace(config, model=smaller, training=training), tensors
+    return replace(config, model=model, training=training), tensors
 
 
-def with_layers(tensors: dict[str, Tensor], stack: str, kept: tuple[int, ...], policy: Depth) -> dict[str, Tensor]:
-    """Only these layers of a stack, renumbered, and what its policy has learnt about them."""
-    result = {}
+def of_language(data: DataConfig, key: str) -> DataConfig:
+    """Without the corpora of other languages."""
+    train, dev, test = (tuple(c for c in corpora if c.key == key) for corpora in (data.train, data.dev, data.test))
+    return replace(data, train=train, dev=dev, test=test)
+
+
+def reduced(tensors: dict[str, Tensor], stack: str, alone: Alone) -> dict[str, Tensor]:
+    """Only these layers of a stack, renumbered, and what its new policy knows about them."""
+    result = {f"{stack}_depth.{name}": tensor for name, tensor in alone.learnt.items()}
     for name, tensor in tensors.items():
         if name.startswith(f"{stack}.layers."):
             _, _, number, rest = name.split(".", 3)
-            for place, layer in enumerate(kept):
+            for place, layer in enumerate(alone.layers):
                 if layer == int(number):
                     result[f"{stack}.layers.{place}.{rest}"] = tensor
-        elif name.startswith(f"{stack}_depth.") and tensor.shape[:1] == (policy.layers,):
-            result[name] = tensor[list(kept)]
-        else:
+        elif not name.startswith(f"{stack}_depth."):
             result[name] = tensor
     return result

@@ -78,7 +78,7 @@ class Layer(nn.Module):
         sees_memory: Sees | None = None,
         slot: Slot | None = None,
     ) -> Tensor:
-        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, or None for 1."""
+        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, or None for 1."""
         return self.finish(self.begin(x, gate, sees, slot), gate, memory, sees_memory, slot)
 
     def begin(self, x: Tensor, gate: Tensor | None, sees: Sees, slot: Slot | None = None) -> Tensor:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from anydepth.nn.attention import Sees
 from anydepth.nn.cache import Cache, Slot
 from anydepth.nn.layers import COMPILER, Layer, LayerConfig
+from anydepth.nn.mix import LinearMix
 from anydepth.plan import Plan
 
 
@@ -19,9 +20,10 @@ class Stack(nn.Module):
     recompute = False
     """Keep only each layer's input and compute the rest again in the backward pass (activation checkpointing)."""
 
-    def __init__(self, config: LayerConfig, layers: int, decoder: bool) -> None:
+    def __init__(self, config: LayerConfig, layers: int, decoder: bool, mix: str = "residual") -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(layers))
+        self.mix = LinearMix(config, layers) if mix == "dlcl" else None
         self.compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
 
     def states(
@@ -36,14 +38,18 @@ class Stack(nn.Module):
     ) -> Iterator[Tensor]:
         """x_0 … x_K. To exit early, stop asking.
 
-        gates (K,) scale the steps; memories are what each step's cross-attention reads; the cache has a slot a step.
+        gates, (K,) or (K, B, 1, 1), scale the steps; memories are what each step's cross-attention reads; the cache has
+        a slot a step.
         """
+        earlier: list[Tensor] = []
+        x = x if self.mix is None else self.mix(earlier, x)
         yield x
         for step, layer in enumerate(plan.layers):
             gate = None if gates is None else gates[step]
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
             x = self.step(layer, x, gate, sees, memory, sees_memory, slot)
+            x = x if self.mix is None else self.mix(earlier, x)
             yield x
 
     def step(

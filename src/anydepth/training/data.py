@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingData:
-    """Tokenizers, the training stream with its position, and the dev set."""
+    """Tokenizers, the training stream with its position, and the dev sets."""
 
     tokenizers: TokenizerPair
     batches: Batches
-    dev: Store | None
+    dev: list[Store]
+    """One after the other; empty if there is none."""
     batching: BatchingConfig
     device: torch.device
     position: dict[str, Any] = field(init=False)
@@ -84,10 +85,11 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         batching,
         seed=config.seed,
         temperature=config.data.temperature,
+        turns=config.data.mixing == "turns",
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(tokenizers, batches, dev[0] if dev else None, batching, ranks.device)
+    return TrainingData(tokenizers, batches, dev, batching, ranks.device)
 
 
 def take_weights(model: Translator, start: str) -> None:

@@ -80,11 +80,14 @@ class GraphedPass:
 
 
 def copied(batch: Batch, into: Batch) -> Batch:
-    """A batch's words and segments in the tensors that the graphs read."""
+    """A batch's words, segments and noise in the tensors that the graphs read."""
     for name in ("source", "target_in", "target_out"):
         getattr(into, name).copy_(getattr(batch, name), non_blocking=True)
     for theirs, ours in ((batch.source_packing, into.source_packing), (batch.target_packing, into.target_packing)):
         copy_packing(theirs, ours)
+    for noise, place in zip(batch.noise, into.noise):
+        for drawn, read in zip(noise or (), place or ()):
+            read.copy_(drawn, non_blocking=True)
     return into._replace(key=batch.key, tokens=batch.tokens, sentences=batch.sentences)
 
 

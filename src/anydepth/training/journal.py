@@ -68,7 +68,7 @@ class Journal:
             self.draw(line)
         if line["kind"] == "train":
             self.bar.update(self.task, news=headline(line))
-        if line["kind"] == "valid" or (self.bar.disable and line["step"] % 500 == 0):
+        if line["kind"] == "valid" or (self.bar.disable and line["kind"] != "logits" and line["step"] % 500 == 0):
             self.say(f"step {line['step']}: {headline(line)}")
 
     def draw(self, line: dict[str, Any]) -> None:

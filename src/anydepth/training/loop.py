@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from anydepth.data.corpora import files_of
+from anydepth.depth import Latent
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
 from anydepth.training.journal import Journal
-from anydepth.training.optim import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from anydepth.training.optim import Optimizers, learning_rate
 from anydepth.training.step import Step, Sums, mixed
 from anydepth.training.validation import validate
 
@@ -36,14 +38,14 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
     torch.manual_seed(mixed(config.seed, 0))
     model = data.build_model(config).to(ranks.device)
     share_weights(model, ranks)
-    optimizer = build_optimizer(settings.optimizer, model)
+    optimizers = Optimizers(model, settings.optimizer, settings.depth_optimizer)
     with Journal(out, settings, quiet, ranks.first) as journal:
-        run = Training(config, out, ranks, data, model, optimizer, journal)
+        run = Training(config, out, ranks, data, model, optimizers, journal)
         if resume:
             run.restore()
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
-        step_once = Step(model, optimizer, settings, config.seed, ranks)
+        step_once = Step(model, optimizers, settings, config.seed, ranks, data.batches.target_tokens)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
         with stop_politely() as stop, data.stream() as batches:
@@ -86,7 +88,7 @@ class Training:
     ranks: Ranks
     data: TrainingData
     model: Translator
-    optimizer: torch.optim.Optimizer
+    optimizers: Optimizers
     journal: Journal
     progress: Progress = field(default_factory=Progress)
 
@@ -97,8 +99,8 @@ class Training:
         self.checkpoints = self.out / "checkpoints"
         self.finished_mark = self.checkpoints / "finished"
         self.saved_step = self.finished_step = 0
-        for depth in self.settings.validate_depths:
-            self.model.plan(depth)  # better refused now than at the first validation
+        for depth, store in product(self.settings.validate_depths, self.data.dev):
+            self.model.plan(depth, store.key)  # better refused now than at the first validation
 
     def enough(self) -> bool:
         """Out of steps, of time or of patience."""
@@ -131,7 +133,7 @@ class Training:
         else:
             self.journal.rewind(found.state["metrics"], found.step)
         checkpoint.load_weights(self.model, found.tensors["model"])
-        restore_optimizer(self.optimizer, self.model, found.tensors["optimizer"])
+        self.optimizers.restore(found.tensors["optimizer"])
         self.data.seek(found.state["position"])
         self.progress, self.saved_step = Progress(**found.state["progress"]), found.step
         self.window.begin(self.progress)
@@ -148,7 +150,7 @@ class Training:
     def write_checkpoint(self) -> None:
         tensors = {
             "model": checkpoint.weights(self.model),
-            "optimizer": optimizer_tensors(self.optimizer, self.model),
+            "optimizer": self.optimizers.tensors(),
         }
         state = {
             "progress": asdict(self.progress),
@@ -160,9 +162,9 @@ class Training:
         checkpoint.save(self.checkpoints, self.progress.step, tensors, state, keep, self.notes, every)
 
     def dev_loss(self, kind: str) -> float:
-        """Mean loss over the validated depths; infinite without a dev set."""
+        """Mean loss over the dev sets and the validated depths; infinite without a dev set."""
         loss = math.inf
-        if self.data.dev is not None and self.ranks.first:
+        if self.data.dev and self.ranks.first:
             lines = validate(self.config, self.model, self.data, self.ranks.device)
             for line in lines:
                 self.journal.write({"step": self.progress.step, "kind": kind, "seconds": self.progress.seconds} | line)
@@ -171,7 +173,8 @@ class Training:
 
     def compare(self) -> None:
         """Validates, and keeps the weights if they are the best so far."""
-        if self.data.dev is None:
+        self.note_logits()
+        if not self.data.dev:
             return
         loss, progress = self.dev_loss("valid"), self.progress
         if loss < progress.best_loss:
@@ -179,6 +182,13 @@ class Training:
             self.release()
         else:
             progress.without_gain += 1
+
+    def note_logits(self) -> None:
+        """Which layers latent depth chooses by now, for each of its rows."""
+        for name, policy in (("encoder", self.model.encoder_depth), ("decoder", self.model.decoder_depth)):
+            if isinstance(policy, Latent):
+                logits = dict(zip(policy.keys or ("",), (row.tolist() for row in policy.logits)))
+                self.journal.write({"step": self.progress.step, "kind": "logits", "stack": name, "logits": logits})
 
     def release(self) -> None:
         """These weights are the model until better ones come."""
@@ -209,10 +219,10 @@ class Training:
         last = [path for path in last if checkpoint.is_whole(path)]
         if len(last) > 1:
             checkpoint.load_weights(self.model, checkpoint.average(last))
-            if (loss := self.dev_loss("average")) < self.progress.best_loss or self.data.dev is None:
+            if (loss := self.dev_loss("average")) < self.progress.best_loss or not self.data.dev:
                 self.release()
                 self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: loss {loss:.3f}")
-        elif self.data.dev is None:
+        elif not self.data.dev:
             self.release()
 
 
@@ -221,6 +231,7 @@ class Window:
 
     def __init__(self, explosion: float) -> None:
         self.explosion = explosion
+        self.first: float | None = None
         self.steps: list[Sums] = []
         self.begin(Progress())
 
@@ -250,7 +261,10 @@ class Window:
         """Stops a training that is lost."""
         for sums in self.steps[-1:]:
             nll = float(sums.nll / sums.tokens)
-            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > self.explosion:
+            self.first = nll if self.first is None else self.first
+            # deep models without norms begin far above where guessing is
+            limit = max(self.explosion, 2 * self.first)
+            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > limit:
                 raise Diverged(
                     f"training diverged at step {step}: {nll:.3g} nats a word. The last good state is kept in "
                     f"{out / 'checkpoints'}; try a lower training.optimizer.learning_rate, a longer warm-up or clip"
@@ -277,8 +291,8 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
         changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]
         if changed:
             raise UserError(f"{out}: cannot resume with other settings in [{changed[0]}] than {saved} has")
-    for corpus in (*config.data.train, config.data.dev, config.data.test):
-        for file in files_of(corpus) if corpus else ():
+    for corpus in (*config.data.train, *config.data.dev, *config.data.test):
+        for file in files_of(corpus):
             if not file.exists():
                 raise UserError(f"{file}: no such file")
     out.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
 """Optimizers and learning-rate schedules."""
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anydepth.config_class import config
+from anydepth.depth import Depth
 
 
 @config
@@ -40,14 +41,64 @@ class OptimizerConfig:
                 raise ValueError(f"{name} must not be negative")
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+class Part(NamedTuple):
+    """An optimizer and what it moves."""
+
+    config: OptimizerConfig
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+
+
+class Optimizers:
+    """One for all parameters, or one for the weights Θ and another for φ, what the depth policies learn."""
+
+    def __init__(self, model: nn.Module, weights: OptimizerConfig, depth: OptimizerConfig | None = None) -> None:
+        self.named = dict(model.named_parameters())
+        self.learnt_by_depth = [p for part in model.modules() if isinstance(part, Depth) for p in part.parameters()]
+        if depth is None:
+            self.parts = [make_part(weights, list(self.named.values()))]
+        else:
+            apart = set(self.learnt_by_depth)
+            rest = [parameter for parameter in self.named.values() if parameter not in apart]
+            self.parts = [make_part(weights, rest), make_part(depth, self.learnt_by_depth)]
+
+    def update(self, step: int, steps: int) -> Tensor:
+        """Clips gradients, moves what has one, forgets them. The norm is that of the first part's gradients."""
+        norms = []
+        for settings, parameters, optimizer in self.parts:
+            norms.append(nn.utils.clip_grad_norm_(parameters, settings.clip if settings.clip else math.inf))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(settings, step, steps)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return norms[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and step counts by parameter name: `exp_avg.encoder.layers.0…`."""
+        return {
+            f"{moment}.{name}": value
+            for name, parameter in self.named.items()
+            for part in self.parts
+            for moment, value in part.optimizer.state.get(parameter, {}).items()
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Undoes `tensors`. A parameter that had no gradient yet has no moments, then as now."""
+        of = {parameter: part.optimizer for part in self.parts for parameter in part.parameters}
+        for full, value in tensors.items():
+            moment, name = full.split(".", 1)
+            parameter = self.named[name]
+            of[parameter].state[parameter][moment] = value.to(parameter.device)
+
+
+def make_part(config: OptimizerConfig, parameters: list[nn.Parameter]) -> Part:
     """Adam or AdamW, fused into few kernels."""
-    named = dict(model.named_parameters())
-    matrices = [p for p in named.values() if p.ndim >= 2]
-    others = [p for p in named.values() if p.ndim < 2]
+    matrices = [p for p in parameters if p.ndim >= 2]
+    others = [p for p in parameters if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     kind = torch.optim.AdamW if config.type == "adamw" else torch.optim.Adam
-    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
+    optimizer = kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
+    return Part(config, parameters, optimizer)
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
@@ -64,23 +115,3 @@ def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
             return config.learning_rate * (1 - done)
         case "constant":
             return config.learning_rate
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Moments and step counts by parameter name: `exp_avg.encoder.layers.0…`."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        for moment, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{moment}.{name}"] = value
-    return tensors
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Undoes `optimizer_tensors`. A parameter that had no gradient yet has no moments, then as now."""
-    by_name: dict[str, dict[str, Tensor]] = {}
-    for full, value in tensors.items():
-        moment, name = full.split(".", 1)
-        by_name.setdefault(name, {})[moment] = value
-    for name, parameter in model.named_parameters():
-        if name in by_name:
-            optimizer.state[parameter] = {moment: value.to(parameter.device) for moment, value in by_name[name].items()}

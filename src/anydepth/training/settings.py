@@ -21,8 +21,14 @@ class TrainingConfig:
     """Batches whose gradients are added before each update."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer and its schedule."""
+    depth_optimizer: OptimizerConfig | None = None
+    """An optimizer of its own for what depth policies learn (latent depth's logits, ReZero's scales); without it they
+    are weights like any other."""
+    inner_steps: int = 1
+    """Steps on the weights for each update of what depth policies learn, which takes the gradient of the last of them
+    (latent depth, Appendix B.1); 1 trains both together."""
     objective: ObjectiveConfig = SingleConfig()
-    """Which depths a step trains: one sampled plan, the exit grid, or several sub-networks."""
+    """Which depths a step trains: one sampled plan, the exit grid, or several sub-networks; and latent depth's loss."""
     label_smoothing: float = 0.1
     """Share of the probability that the loss spreads over all words."""
     device: str = "auto"
@@ -53,7 +59,7 @@ class TrainingConfig:
     """Also writes the metrics for TensorBoard."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "save_every", "keep", "average", "log_every"):
+        for name in ("steps", "accumulate", "inner_steps", "save_every", "keep", "average", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("seconds", "validate_every", "validate_sentences", "patience"):

@@ -13,11 +13,13 @@ from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm
 from anydepth.nn.stack import Stack
 from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
+from anydepth.objectives.latent import LatentObjectiveConfig, Term, latent_stacks
+from anydepth.objectives.latent_fairseq import FairseqLatentConfig
 from anydepth.objectives.single import single
 from anydepth.objectives.tasks import SharedPass, Tasks
 from anydepth.training.distributed import Ranks, add_up, add_up_gradients
 from anydepth.training.graphs import GraphedPass
-from anydepth.training.optim import learning_rate
+from anydepth.training.optim import Optimizers
 from anydepth.training.settings import TrainingConfig
 
 
@@ -34,9 +36,16 @@ class Step:
     """Loss, gradients, update. Randomness is a function of (seed, step): nothing to save, nothing to restore."""
 
     def __init__(
-        self, model: Translator, optimizer: torch.optim.Optimizer, settings: TrainingConfig, seed: int, ranks: Ranks
+        self,
+        model: Translator,
+        optimizers: Optimizers,
+        settings: TrainingConfig,
+        seed: int,
+        ranks: Ranks,
+        corpus_tokens: int = 1,
     ) -> None:
-        self.model, self.optimizer, self.settings, self.seed, self.ranks = model, optimizer, settings, seed, ranks
+        self.model, self.optimizers, self.settings, self.seed, self.ranks = model, optimizers, settings, seed, ranks
+        self.corpus_tokens = corpus_tokens
         on_gpu = ranks.device.type == "cuda"
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
@@ -54,10 +63,9 @@ class Step:
         torch.manual_seed(mixed(self.seed, step, self.ranks.rank, 3))
         sums = torch.zeros(3, device=self.ranks.device)
         sums[2] = sum(batch.tokens for batch in batches)
-        for micro, batch in enumerate(batches):
-            # the same tasks on every rank, whatever dropout does
-            encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
-            tasks = self.settings.objective.draw(self.model, batch.key, encoder, decoder)
+        drawn = [self.draw(step, micro, batch) for micro, batch in enumerate(batches)]
+        terms = self.terms(step, [batch for batch, _ in drawn])
+        for batch, tasks in drawn:
             if self.graphs is not None and self.graphs.takes(batch, tasks):
                 loss = self.graphs(batch, tasks, alone=len(batches) == 1)
             else:
@@ -66,8 +74,27 @@ class Step:
             sums[1] += loss.nll
         add_up(sums, self.ranks)
         add_up_gradients(self.model, self.ranks)
-        norm = self.update(step, sums[2])
-        return Sums(sums[0], sums[1], sums[2], norm)
+        penalty = self.penalty(terms, sums[2])
+        norm = self.update(step, sums[2], penalty)
+        return Sums(sums[0] + penalty.detach() * sums[2], sums[1], sums[2], norm)
+
+    def draw(self, step: int, micro: int, batch: Batch) -> tuple[Batch, Tasks]:
+        """The batch with its noise, and its tasks: the same on every rank, whatever dropout does."""
+        encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
+        tasks = self.settings.objective.draw(self.model, batch.key, encoder, decoder)
+        return batch._replace(noise=self.model.noise(step, encoder, decoder)), tasks
+
+    def terms(self, step: int, batches: Sequence[Batch]) -> list[Term]:
+        """What latent depth adds to the loss. Before the passes: recorded ones may overwrite a batch's noise."""
+        objective = self.settings.objective
+        if isinstance(objective, LatentObjectiveConfig | FairseqLatentConfig):
+            return objective.terms(latent_stacks(self.model, batches), step)
+        return []
+
+    def penalty(self, terms: list[Term], tokens: Tensor) -> Tensor:
+        """The terms as a loss per token."""
+        tokens_of: dict[str, Tensor | int] = {"token": 1, "step": tokens, "corpus": self.corpus_tokens}
+        return sum((value / tokens_of[scale] for value, scale in terms), start=tokens.new_zeros(()))
 
     def run(self, batch: Batch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
@@ -80,18 +107,16 @@ class Step:
         (weight * total).backward()
         return Loss(total.detach(), nll)
 
-    def update(self, step: int, tokens: Tensor) -> Tensor:
-        """Gradients of sums become gradients of means, are clipped, and move the weights."""
+    def update(self, step: int, tokens: Tensor, penalty: Tensor) -> Tensor:
+        """Gradients of sums become gradients of means; those of the penalty, equal on all ranks, are added."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_div_(gradients, tokens)
-        optimizer = self.settings.optimizer
-        limit = optimizer.clip if optimizer.clip else float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(optimizer, step, self.settings.steps)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        if penalty.requires_grad:
+            penalty.backward()
+        if step % self.settings.inner_steps:  # only the last inner step's gradient moves φ (Appendix B.1)
+            for parameter in self.optimizers.learnt_by_depth:
+                parameter.grad = None
+        return self.optimizers.update(step, self.settings.steps)
 
 
 def generator(*numbers: int) -> Generator:

@@ -1,4 +1,4 @@
-"""How good a model is on the dev set, at the depths asked for."""
+"""How good a model is on the dev sets, at the depths asked for."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -7,6 +7,7 @@ import torch
 
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.collate import collate
+from anydepth.data.corpora import CorpusConfig, Skips, read_pairs
 from anydepth.data.store import Store
 from anydepth.models import Translator
 from anydepth.objectives.single import single
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def validate(config: "Config", model: Translator, data: TrainingData, device: torch.device) -> list[dict[str, Any]]:
-    """One line for the journal per depth: loss, perplexity, and BLEU and chrF of greedy translations."""
-    assert data.dev is not None
+    """One line for the journal per dev set and depth: loss, perplexity, and BLEU and chrF of greedy translations."""
     model.eval()
     lines = []
-    for depth in config.training.validate_depths or (model.plan().name,):
-        nll = nll_per_word(model, data.dev, model.plan(depth), device)
-        line: dict[str, Any] = {"depth": depth, "loss": nll, "perplexity": math.exp(min(nll, 50))}
-        if config.training.validate_sentences:
-            line |= scores(config, model, data, depth)
-        lines.append(line)
+    for corpus, store in zip(config.data.dev, data.dev):
+        for depth in config.training.validate_depths or (model.plan(key=store.key).name,):
+            nll = nll_per_word(model, store, model.plan(depth, store.key), device)
+            line: dict[str, Any] = {"depth": depth, "loss": nll, "perplexity": math.exp(min(nll, 50))}
+            if store.key:
+                line["language"] = store.key
+            if config.training.validate_sentences:
+                line |= scores(config, model, data, corpus, depth)
+            lines.append(line)
     model.train()
     return lines
 
@@ -45,21 +48,20 @@ def nll_per_word(model: Translator, store: Store, plans: Plans, device: torch.de
     return float(total) / words
 
 
-def scores(config: "Config", model: Translator, data: TrainingData, depth: str) -> dict[str, float]:
-    from anydepth.data.corpora import Skips, read_pairs
+def scores(
+    config: "Config", model: Translator, data: TrainingData, corpus: CorpusConfig, depth: str
+) -> dict[str, float]:
     from anydepth.evaluation.metrics import score
     from anydepth.run import Run
 
-    assert config.data.dev is not None
-    sides, pairs = (data.tokenizers.source, data.tokenizers.target), []
-    for pair in read_pairs(config.data.dev, "dev", Skips()):
-        lengths = [len(side.encode([text])[0]) for side, text in zip(sides, pair)]
-        if max(lengths) > config.data.max_length:  # nor does the loss see it
+    run, pairs = Run(config, model, data.tokenizers, key=corpus.key), []
+    for source, target in read_pairs(corpus, "dev", Skips()):
+        (source_ids,), (target_ids,) = run.sources([source], corpus.key), run.tokenizers.target.encode([target])
+        if max(len(source_ids), len(target_ids)) > config.data.max_length:  # nor does the loss see it
             continue
-        pairs.append(pair)
+        pairs.append((source, target))
         if len(pairs) == config.training.validate_sentences:
             break
-    run = Run(config, model, data.tokenizers)
     hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
     found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
     return {"bleu": found.bleu, "chrf": found.chrf}

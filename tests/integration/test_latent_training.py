@@ -1,0 +1,55 @@
+"""Latent depth trained through interruptions: two-level optimisation, annealing and all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_training import Crash, config, crash, metrics, outcome, recipe, when
+
+from anydepth.config import Config
+from anydepth.training.loop import train
+
+LATENT = (
+    "model.encoder.depth={type='latent', anneal='linear', final_temperature=1.0, anneal_steps=8}",
+    "model.decoder.depth={type='latent', samples='hard', soft_steps=4}",
+    "training.objective={type='latent', kl_scale='step', kl_warmup=6, encoder_layers=1, decoder_layers=1}",
+    "training.depth_optimizer={learning_rate=0.1, warmup=0}",
+    "training.inner_steps=2",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    recipe(folder)
+    return folder
+
+
+def settings(folder: Path) -> Config:
+    return config(folder, *LATENT)
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return train(settings(folder), tmp_path_factory.mktemp("runs") / "finished", quiet=True)
+
+
+@pytest.mark.parametrize(("step", "kind"), [(5, "logits"), (7, "train"), (10, "train"), (12, "average")])
+def test_resume_after_a_crash(folder: Path, finished: Path, tmp_path: Path, step: int, kind: str) -> None:
+    run = tmp_path / "run"
+    with when(step, kind, crash), pytest.raises(Crash):
+        train(settings(folder), run, quiet=True)
+    train(settings(folder), run, resume=True, quiet=True)
+    assert outcome(run) == outcome(finished)
+
+
+def test_the_journal_follows_the_logits(finished: Path) -> None:
+    lines = [line for line in metrics(finished) if line["kind"] == "logits"]
+    assert [(line["step"], line["stack"]) for line in lines] == [
+        (step, stack) for step in (5, 10, 12) for stack in ("encoder", "decoder")
+    ]
+    last = load_file(finished / "checkpoints" / "step-00000012" / "model.safetensors")
+    assert lines[-1]["logits"] == {"": last["decoder_depth.logits.0"].tolist()}
+    assert lines[0]["logits"] != lines[-2]["logits"]

@@ -1,0 +1,292 @@
+"""Several languages in one network with latent depth, through the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import anydepth
+from anydepth.config import Config, load, loads
+from anydepth.errors import UserError
+from anydepth.interop.extract import extract, extract_languages
+from anydepth.run import Run
+from anydepth.training.journal import read_metrics
+from anydepth.training.loop import train
+
+RECIPE = """
+seed = 2
+[data]
+max_length = 40
+workers = 1
+tags = "target"
+mixing = "turns"
+train = [
+    { type = "builtin", source = "en", target = "de", size = 400, key = "en-de" },
+    { type = "builtin", source = "en", target = "fr", size = 200, key = "en-fr" },
+    { type = "builtin", source = "de", target = "fr", size = 300, key = "de-fr" },
+]
+dev = [
+    { type = "builtin", source = "en", target = "de", size = 20, key = "en-de" },
+    { type = "builtin", source = "de", target = "fr", size = 20, key = "de-fr" },
+]
+test = [
+    { type = "builtin", source = "en", target = "de", size = 6, key = "en-de" },
+    { type = "builtin", source = "en", target = "fr", size = 6, key = "en-fr" },
+]
+[tokenizer]
+vocabulary = 500
+[batching]
+tokens = 256
+[model.layer]
+width = 16
+ffn = 32
+heads = 2
+[model.encoder]
+layers = 3
+depth = { type = "latent", per = "source" }
+[model.decoder]
+layers = 4
+depth = { type = "latent", per = "pair" }
+[training]
+steps = 6
+accumulate = 3
+device = "cpu"
+log_every = 2
+save_every = 6
+validate_every = 3
+validate_sentences = 2
+objective = { type = "latent", kl_scale = "step", prior = "aggregated", decoder_layers = 2 }
+depth_optimizer = { learning_rate = 0.3, warmup = 0 }
+[decoding]
+beam = 1
+"""
+TEXTS = ["one", "two hundred and five", "May 23, 2024"]
+CHOICES = {  # a layer is used where its logit is above 0
+    "encoder_depth.logits.0": [1.0, -1.0, 1.0],
+    "encoder_depth.logits.1": [0.05, -1.0, -1.0],
+    "decoder_depth.logits.0": [1.0, -1.0, -1.0, 1.0],
+    "decoder_depth.logits.1": [1.0, -1.0, -1.0, -1.0],
+    "decoder_depth.logits.2": [-2.0, -1.0, -3.0, -0.05],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short training, and then logits as if it had been a long one."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("multilingual")
+    train(loads(RECIPE), folder / "run", quiet=True)
+    file = folder / "run" / "model.safetensors"
+    weights = load_file(file)
+    with_choices = {name: torch.tensor(CHOICES[name]) if name in CHOICES else w for name, w in weights.items()}
+    with safe_open(file, "pt") as opened:
+        notes = opened.metadata()
+    save_file(with_choices, file, notes)
+    return folder / "run"
+
+
+def test_training_validates_every_language_and_takes_turns(run: Path) -> None:
+    lines = read_metrics(run / "metrics.jsonl")
+    assert {(line["step"], line["language"]) for line in lines if line["kind"] == "valid"} == {
+        (step, key) for step in (3, 6) for key in ("en-de", "de-fr")
+    }
+    logits = [line["logits"] for line in lines if line["kind"] == "logits" and line["stack"] == "decoder"]
+    assert logits[-1].keys() == {"en-de", "en-fr", "de-fr"}
+    assert all(any(row) for row in logits[-1].values())  # an update has a batch of every language
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [  # the public code raises at the first step of the first two
+        ("many-to-one", "de-en", "fr-en", "model.decoder.depth={type='latent', per='pair'}"),
+        ("one-to-many", "en-de", "en-fr", "model.encoder.depth={type='latent', per='pair'}"),
+        ("many-to-many", "en-de", "fr-en", "model.encoder.depth={type='latent', per='target'}"),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_any_direction_with_gates_on_either_side(settings: tuple[str, ...], tmp_path: Path) -> None:
+    _, *keys, depth = settings
+    corpora = [f"{{type='builtin', source='{key[:2]}', target='{key[3:]}', size=60, key='{key}'}}" for key in keys]
+    side = depth.split(".")[1]
+    plain = ("model.encoder.depth={type='full'}", "model.decoder.depth={type='full'}")
+    loss = f"training.objective={{type='latent', {side}_layers=2}}"
+    changes = (f"data.train=[{', '.join(corpora)}]", f"data.dev=[{corpora[0]}]", "data.test=[]", *plain, depth, loss)
+    loaded = loads(RECIPE, [*changes, "training.steps=2", "training.validate_sentences=0", "training.accumulate=2"])
+    train(loaded, tmp_path / "run", quiet=True)
+    learnt = load_file(tmp_path / "run" / "checkpoints" / "step-00000002" / "model.safetensors")
+    rows = [tensor for name, tensor in learnt.items() if "_depth." in name]
+    assert len(rows) == 2
+    assert all(bool(row.any()) for row in rows)
+
+
+def test_each_language_runs_its_own_layers(run: Path) -> None:
+    loaded = anydepth.load(run, "cpu")
+    plans = loaded.in_language("en-de").plan()
+    assert (plans.encoder.layers, plans.decoder.layers) == ((0, 2), (0, 3))
+    assert loaded.in_language("de-fr").plan().decoder.layers == (3,)  # the largest stays
+    assert loaded.in_language("en-fr").depths() == ["2-1"]
+    german, french = (tokens(loaded.in_language(key)) for key in ("en-de", "en-fr"))
+    assert all(german + french)
+    assert german != french
+    assert loaded.translate(TEXTS, key="en-de") == loaded.in_language("en-de").translate(TEXTS)
+
+
+def test_describe_shows_what_was_learnt(run: Path, cli: Cli) -> None:
+    code, out, _ = cli("describe", run, "--json")
+    assert code == 0
+    description: dict[str, Any] = json.loads(out)
+    plans = {plan["language"]: plan for plan in description["plans"]}
+    assert plans["en-de"]["name"] == "2-2"
+    assert (plans["en-de"]["encoder"], plans["en-de"]["decoder"]) == ([1, 3], [1, 4])
+    assert (plans["de-fr"]["encoder"], plans["de-fr"]["decoder"]) == ([1], [4])
+    encoder, decoder = description["latent"]["encoder"], description["latent"]["decoder"]
+    assert decoder["effective_depth"] == pytest.approx(4 / 3)
+    assert decoder["rows"]["de-fr"]["undecided"] == [4]
+    assert encoder["rows"]["de"]["undecided"] == [1]
+    assert encoder["rows"]["en"]["logits"] == [1.0, -1.0, 1.0]
+    code, out, _ = cli("describe", run)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "en-de 2-2 1 3 1 4" in text
+    assert "encoder: effective depth 1.5, undecided layers (|α| < 0.1): de 1" in text
+
+
+def test_a_recipe_is_described_with_all_layers(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    code, out, _ = cli("describe", tmp_path / "recipe.toml", "--json")
+    assert code == 0
+    description = json.loads(out)
+    assert {plan["name"] for plan in description["plans"]} == {"3-4"}
+    assert "latent" not in description
+
+
+@pytest.mark.parametrize("language", ["en-de", "en-fr", "de-fr"])
+def test_the_model_of_one_language_translates_as_the_large_one(
+    run: Path, tmp_path: Path, cli: Cli, language: str
+) -> None:
+    code, _, err = cli("export", run, "--to", "anydepth", "--language", language, "--out", tmp_path / "small")
+    assert (code, err) == (0, "")
+    large, small = anydepth.load(run, "cpu").in_language(language), anydepth.load(tmp_path / "small", "cpu")
+    assert small.key == language
+    assert len(small.model.encoder.layers) == len(large.plan().encoder)
+    assert len(small.model.decoder.layers) == len(large.plan().decoder)
+    assert tokens(small) == tokens(large)
+    with pytest.raises(UserError, match="unknown to this run"):
+        small.in_language("fi")
+
+
+def tokens(run: Any) -> list[list[int]]:
+    return [best.tokens for (best,) in run.translations(TEXTS, n_best=1)]
+
+
+def test_the_model_of_all_languages_has_the_layers_of_any(run: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, err = cli("export", run, "--to", "anydepth", "--language", "all", "--out", tmp_path / "union")
+    assert (code, err) == (0, "")
+    large, union = anydepth.load(run, "cpu"), anydepth.load(tmp_path / "union", "cpu")
+    assert (len(union.model.encoder.layers), len(union.model.decoder.layers)) == (2, 2)
+    for language in ("en-de", "en-fr", "de-fr"):
+        assert union.in_language(language).plan().name == large.in_language(language).plan().name
+        assert tokens(union.in_language(language)) == tokens(large.in_language(language))
+
+
+@pytest.mark.parametrize("mode", ["soft", "sample"])
+def test_other_modes_are_exported_too(run: Path, tmp_path: Path, mode: str) -> None:
+    loaded = anydepth.load(run, "cpu")
+    modes = [f"model.{stack}.depth.inference={mode}" for stack in ("encoder", "decoder")]
+    config = load(run / "config.toml", modes)
+    other = type(loaded.model)(config.model, len(loaded.tokenizers.source), len(loaded.tokenizers.target), 0).eval()
+    other.load_state_dict(loaded.model.state_dict())
+    large = Run(config, other, loaded.tokenizers, key="en-fr")
+    assert large.plan().name == "3-4"
+    assert tokens(anydepth.load(extract(large, None, tmp_path / "one"), "cpu")) == tokens(large)
+    both = anydepth.load(extract_languages(large, tmp_path / "all"), "cpu")
+    assert tokens(both.in_language("en-fr")) == tokens(large)
+
+
+def test_translate_and_evaluate_in_a_language(run: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "input.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    code, out, _ = cli("translate", run, tmp_path / "input.txt", "--language", "en-de", "--device", "cpu")
+    assert code == 0
+    assert out.splitlines() == anydepth.load(run, "cpu").in_language("en-de").translate(TEXTS)
+    code, out, _ = cli("evaluate", run, "--language", "en-fr", "--device", "cpu")
+    assert code == 0
+    (cell,) = json.loads((run / "grid.json").read_text())["cells"]
+    assert (cell["encoder"], cell["decoder"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("translate", "RUN", "FILE"), "each language has layers of its own: say which is meant"),
+        (("translate", "RUN", "FILE", "--language", "fi"), "language 'fi': unknown to this run; it knows en-de, en-fr"),
+        (("translate", "RUN", "FILE", "--language", "en"), "language 'en': could be en-de or en-fr"),
+        (("evaluate", "RUN"), "its recipe names 2 test sets; say which with --language"),
+        (("evaluate", "RUN", "--language", "de-fr"), "its recipe names no test set for de-fr"),
+        (("export", "RUN", "--to", "anydepth", "--out", "OUT"), "say which is meant"),
+        (
+            ("export", "RUN", "--to", "anydepth", "--out", "OUT", "--language", "all", "--depth", "2-2"),
+            "--depth: with --language all every language keeps its own",
+        ),
+    ],
+)
+def test_mistakes(run: Path, tmp_path: Path, cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "input.txt").write_text("one\n")
+    places = {"RUN": run, "FILE": tmp_path / "input.txt", "OUT": tmp_path / "out"}
+    code, _, err = cli(*(places.get(argument, argument) for argument in arguments))
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+# ---- the recipes, at a size that takes a second
+
+RECIPES = Path(__file__).parents[2] / "recipes" / "latent-depth"
+TINY = (
+    "data.max_length=40", "data.workers=1", "tokenizer.vocabulary=500", "batching.tokens=256", "model.layer.width=16",
+    "model.layer.ffn=16", "model.encoder.layers=2", "model.decoder.layers=3", "training.steps=2",
+    "training.validate_every=2", "training.validate_sentences=0", "training.device=cpu", "training.accumulate=2",
+    "training.log_every=1",
+)  # fmt: skip
+
+
+def tiny_recipe(name: str, folder: Path, *changes: str) -> Config:
+    """With two languages of the built-in corpus in place of its own."""
+    one_way = {"wmt": "", "plain-wmt": ""}
+    languages = [("en", "de"), ("en", "fr")] if "one-to-many" in name else [("de", "en"), ("fr", "en")]
+    corpora = [
+        f"{{type='builtin', source='{s}', target='{t}', size=60, key='{one_way.get(name, f'{s}-{t}')}'}}"
+        for s, t in languages
+    ]
+    data = [f"data.{split}=[{', '.join(corpora)}]" for split in ("train", "dev", "test")]
+    sizes = TINY if "wmt" in name else (*TINY, "tokenizer.target_vocabulary=400")
+    sizes = sizes if "plain" in name else (*sizes, "training.objective.decoder_layers=2")
+    return load(RECIPES / f"{name}.toml", [*data, *sizes, f"data.cache={folder}", *changes])
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.toml")))
+def test_recipes_train(name: str, tmp_path: Path) -> None:
+    run = train(tiny_recipe(name, tmp_path / "cache"), tmp_path / "run", quiet=True)
+    assert [line["step"] for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"] == [1, 2]
+
+
+@pytest.mark.parametrize(("norm", "samples"), [("pre", "hard"), ("none", "soft")])
+def test_other_models_of_the_recipes(norm: str, samples: str, tmp_path: Path) -> None:
+    """LL-both with the public code's loss. Without norms hard gates, twice as large, begin far from a good loss."""
+    changes = (
+        "model.encoder.depth={type='latent', per='source'}",
+        "model.decoder.depth={type='latent', per='target', samples='SAMPLES', soft_steps=1}".replace(
+            "SAMPLES", samples
+        ),
+        "training.objective={type='latent-fairseq', sparsity_weight=0.1, share_weight=0.1, target_layers=2}",
+        f"model.layer.norm={norm}",
+        "training.steps=6",
+    )
+    run = train(tiny_recipe("ted-one-to-many", tmp_path / "cache", *changes), tmp_path / "run", quiet=True)
+    losses = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"]
+    assert len(losses) == 6
+    assert losses[-1]["loss"] != losses[-1]["nll"]
