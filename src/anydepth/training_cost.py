@@ -87,12 +87,13 @@ def training_cost(config: Config, model: Translator, run: Path | None = None) ->
 
 
 def tokens_trained(train: Lines, last_step: int) -> int:
-    """Target words of a training, from the speeds it logged; steps after the last line had as many as the others."""
+    """Target words of a training, as counted in its last line; steps after it had as many as the others. Lines without
+    a count, as they were written once, have speeds."""
     tokens, seconds = 0.0, 0.0
     for line in train:
         tokens += line["tokens_per_second"] * (line["seconds"] - seconds)
         seconds = line["seconds"]
-    return round(tokens * last_step / train[-1]["step"])
+    return round(train[-1].get("tokens", tokens) * last_step / train[-1]["step"])
 
 
 def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:

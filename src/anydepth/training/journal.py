@@ -68,7 +68,7 @@ class Journal:
             self.draw(line)
         if line["kind"] == "train":
             self.bar.update(self.task, news=headline(line))
-        if line["kind"] == "valid" or (self.bar.disable and line["kind"] != "logits" and line["step"] % 500 == 0):
+        if line["kind"] == "valid" or (self.bar.disable and "loss" in line and line["step"] % 500 == 0):
             self.say(f"step {line['step']}: {headline(line)}")
 
     def draw(self, line: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Journal:
         if self.board is None:
             assert self.open_board is not None
             self.board = self.open_board(str(self.folder / "tensorboard"), purge_step=self.forgotten_from)
-        kind = f"{line['kind']}-{line['depth']}" if "depth" in line else line["kind"]
+        kind = "-".join(line[name] for name in ("kind", "depth", "language") if name in line)
         for name, value in line.items():
             if isinstance(value, float):
                 self.board.add_scalar(f"{kind}/{name}", value, line["step"])
