@@ -8,7 +8,8 @@ from anydepth.evaluation import page as parts
 from anydepth.evaluation.cells import Cell
 from anydepth.evaluation.comparison import Comparison
 from anydepth.evaluation.differences import Differences
-from anydepth.evaluation.page import METRICS, Page
+from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import choose_samples
 

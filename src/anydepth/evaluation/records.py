@@ -17,9 +17,8 @@ from anydepth.evaluation.cells import Cell, deepest, depth_name
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import Statistics
 from anydepth.evaluation.statistics import Progress, read_statistics
-from anydepth.plan import parse_depth
+from anydepth.evaluation.training_log import TrainingLog, read_log
 
-Lines = list[dict[str, Any]]
 ONE_WAY = {
     "signatures": "scored in another way",
     "test_set": "evaluated on another test set",
@@ -34,12 +33,7 @@ class Folder:
 
     path: Path
     config_text: str
-    train: Lines
-    """Training lines of metrics.jsonl by step; of a step done twice, before and after a resume, the last."""
-    valid: dict[str, Lines]
-    """Validation lines by depth, shallow depths first."""
-    unreadable: int
-    """Lines of metrics.jsonl that are no JSON, as a killed training may leave."""
+    log: TrainingLog
     grid: dict[str, Any] | None
 
     @property
@@ -135,29 +129,7 @@ def read_folder(path: Path) -> Folder:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{config}: not TOML: {error}") from None
-    return Folder(path, text, *read_metrics(path / "metrics.jsonl"), _read_grid(path / "grid.json"))
-
-
-def read_metrics(path: Path) -> tuple[Lines, dict[str, Lines], int]:
-    """Training lines, validation lines by depth, and how many lines could not be read."""
-    train: dict[int, dict[str, Any]] = {}
-    valid: dict[str, dict[int, dict[str, Any]]] = {}
-    unreadable = 0
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-            if entry["kind"] == "train":
-                train[entry["step"]] = entry
-            elif entry["kind"] == "valid":
-                valid.setdefault(entry["depth"], {})[entry["step"]] = entry
-        except (ValueError, KeyError, TypeError):
-            unreadable += 1
-
-    def by_step(entries: dict[int, dict[str, Any]]) -> Lines:
-        return [entries[step] for step in sorted(entries)]
-
-    depths = sorted(valid, key=lambda depth: sum(parse_depth(depth)))
-    return by_step(train), {depth: by_step(valid[depth]) for depth in depths}, unreadable
+    return Folder(path, text, read_log(path / "metrics.jsonl"), _read_grid(path / "grid.json"))
 
 
 def _parse(run: str | Path) -> tuple[str, list[Path]]:

@@ -25,7 +25,8 @@ from anydepth.evaluation.cells import (
 from anydepth.evaluation.comparison import Comparison, compare
 from anydepth.evaluation.comparison_page import show_comparison
 from anydepth.evaluation.files import write_atomically
-from anydepth.evaluation.page import METRICS, Page
+from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
 from anydepth.training_cost import TOKENS
