@@ -65,6 +65,20 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.1g}"
 
 
+def plain(value: float) -> str:
+    """A whole number where it is one."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+
+
+def scale() -> str:
+    """The colours of heat maps as a CSS gradient, low ones first."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    colors = matplotlib.colormaps["viridis"]
+    return f"linear-gradient(90deg, {', '.join(to_hex(colors(place / 8)) for place in range(9))})"
+
+
 def signed(value: float, digits: int = 2) -> str:
     """With a sign, also that of a rounded 0."""
     return f"{value:+.{digits}f}".replace("-", "−")

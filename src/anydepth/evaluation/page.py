@@ -7,6 +7,7 @@ from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation import plots
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
+from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import METRICS, sentence_chrf
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import differences
@@ -24,6 +25,8 @@ class Page:
     panels: list[str]
     """Training curves."""
     curve_tables: list[list[dict[str, Any]]]
+    layers: LayersPart | None
+    """What latent depth learnt, and gradients."""
     tradeoffs: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
@@ -71,6 +74,7 @@ def begin(records: list[Record]) -> Page:
         records=records,
         hints=[hint for record in records for hint in _hints(record)],
         panels=training_panels(records),
+        layers=layers_part(records),
         curve_tables=[curve_table(record) for record in records],
     )
 

@@ -149,6 +149,12 @@ def _render(page: Page) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"number": figures.number, "signed": figures.signed, "depth": depth_name}
+    environment.filters |= {
+        "number": figures.number,
+        "signed": figures.signed,
+        "depth": depth_name,
+        "plain": figures.plain,
+    }
     style = (here / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("report.html").render(page=page, style=style, metrics=METRICS, tokens=TOKENS)
+    template = environment.get_template("report.html")
+    return template.render(page=page, style=style, metrics=METRICS, tokens=TOKENS, scale=figures.scale())
