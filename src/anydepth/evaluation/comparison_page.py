@@ -16,7 +16,7 @@ from anydepth.evaluation.samples import choose_samples
 
 def show_comparison(page: Page, comparison: Comparison) -> None:
     """Fill the page with what its runs have in common and what tells them apart."""
-    page.comparison = comparison
+    page.comparison, page.languages = comparison, comparison.languages
     measured = comparison.measured
     if len(measured) < 2:
         return

@@ -66,8 +66,8 @@ def number(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A whole number where it is one."""
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+    """At most two decimals, none where there is nothing behind the point."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def scale() -> str:

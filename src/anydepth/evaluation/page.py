@@ -7,6 +7,7 @@ from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation import plots
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
+from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import METRICS, sentence_chrf
 from anydepth.evaluation.records import Record
@@ -29,6 +30,7 @@ class Page:
     """What latent depth learnt, and gradients."""
     tradeoffs: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    languages: LanguageTable | None = None
 
     # of one run
     headline: dict[str, Any] | None = None
@@ -39,6 +41,8 @@ class Page:
     oracle: Oracle | None = None
     oracle_map: str = ""
     picker: dict[str, Any] | None = None
+    mean_maps: list[tuple[str, str]] = field(default_factory=list)
+    """Of several languages, where they have several depths in common."""
 
     # of several runs
     comparison: Comparison | None = None
@@ -60,7 +64,7 @@ class Page:
         return self._different("signatures")
 
     def _different(self, *keys: str) -> list[Record]:
-        measured = [record for record in self.records if record.grid]
+        measured = [one for record in self.records for one in (record, *record.languages.values()) if one.grid]
         return measured if differ(measured, *keys) else measured[:1]
 
     def place(self, run: str) -> int:
@@ -69,7 +73,7 @@ class Page:
 
 
 def begin(records: list[Record]) -> Page:
-    """A page with what there is to say before any depth was evaluated."""
+    """A page with all but the scores."""
     return Page(
         records=records,
         hints=[hint for record in records for hint in _hints(record)],
@@ -111,7 +115,7 @@ def sample(chosen: dict[str, Any], names: list[str], against: str, shown: list[s
 
 def _hints(record: Record) -> list[tuple[str, str]]:
     hints = []
-    if not record.grid:
+    if not record.grid and not record.languages:
         hints.append((f"{record.name} has no depth grid yet.", f"anydepth evaluate {record.folders[0].path}"))
     log = record.main.log
     if not log.train and not log.valid and record.main.trained_here:

@@ -15,6 +15,7 @@ from typing import Any
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name
 from anydepth.evaluation.files import read_lines
+from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import Statistics
 from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.evaluation.training_log import TrainingLog, read_log
@@ -35,6 +36,8 @@ class Folder:
     config_text: str
     log: TrainingLog
     grid: dict[str, Any] | None
+    """Of a run that was evaluated in several languages each has its own instead."""
+    languages: dict[str, "Folder"]
 
     @property
     def depths(self) -> list[str]:
@@ -70,6 +73,12 @@ class Record:
     def main(self) -> Folder:
         """The folder whose training is shown: the only one, or that of the deepest model."""
         return self.folder_of(self.deepest) if self.grid else self.folders[0]
+
+    @property
+    def languages(self) -> dict[str, "Record"]:
+        """Every language as a record of its own, where the run was evaluated in several."""
+        each = self.folders[0].languages.items() if len(self.folders) == 1 else ()
+        return {key: Record(self.name, (folder,), folder.grid) for key, folder in each if folder.grid}
 
     @property
     def lowercase(self) -> bool:
@@ -129,7 +138,11 @@ def read_folder(path: Path) -> Folder:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{config}: not TOML: {error}") from None
-    return Folder(path, text, read_log(path / "metrics.jsonl"), _read_grid(path / "grid.json"))
+    grid, languages = _read_grid(path / "grid.json"), {}
+    if grid and "languages" in grid:
+        languages = {key: read_folder(path / LANGUAGES / key) for key in grid["languages"]}
+        grid = None
+    return Folder(path, text, read_log(path / "metrics.jsonl"), grid, languages)
 
 
 def _parse(run: str | Path) -> tuple[str, list[Path]]:
@@ -152,6 +165,8 @@ def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
     """The grids of several runs as one: what they have in common, and all their cells."""
     cells: dict[str, tuple[Folder, Cell]] = {}
     for folder in folders:
+        if folder.languages:
+            raise UserError(f"{name}: {folder.path} was evaluated in several languages: not one grid")
         if not folder.grid:
             raise UserError(f"{name}: {folder.path} has no depth grid yet; make it with anydepth evaluate")
         for cell in folder.grid["cells"]:
