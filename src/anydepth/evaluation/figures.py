@@ -107,14 +107,14 @@ def as_svg(figure: Any, description: str, titles: dict[str, str]) -> str:
     for name, title in titles.items():
         body = body.replace(f'<g id="{name}">', f"<g><title>{html.escape(title)}</title>")
     body = re.sub(r'<g id="[^"]*"', "<g", body)
-    # what is left are definitions, referred to within the figure
-    unique = hashlib.sha256(body.encode()).hexdigest()[:8]
+    # what is left are definitions, referred to within the figure; of figures that look alike descriptions differ
+    unique = hashlib.sha256((description + body).encode()).hexdigest()[:8]
     body = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>f{unique}-", body)
     body = re.sub(r"font-family: [^;]*; ", "", body)
     body = re.sub("|".join(THEME), lambda match: f"var({THEME[match[0]]})", body)
     body = re.sub(r"\s+", " ", body)
     width, height = (round(inches * 72) for inches in figure.get_size_inches())
     return (
-        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width}px" role="img"'
+        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width}px; --width: {width}px" role="img"'
         f' aria-label="{html.escape(description)}">{body}'
     )

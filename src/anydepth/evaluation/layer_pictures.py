@@ -15,14 +15,13 @@ COLUMNS = 240
 def over_steps(
     steps: Sequence[int],
     values: Sequence[Sequence[float | None]],
-    label: str,
+    description: str,
     *,
     span: tuple[float, float],
-    width: int = 330,
 ) -> str:
     """A colour for every layer (up) and step (across); `values` has a row of layers for each step, None stays empty."""
     layers = len(values[0])
-    figure, axes = empty_figure(width, min(330, 74 + max(7, 40 - layers) * layers))
+    figure, axes = empty_figure(330, min(330, 74 + max(7, 40 - layers) * layers))
     numbers = np.array(values, dtype=float).T
     # steps need not be evenly spaced: a value holds until the next one
     edges = np.linspace(0, steps[-1], min(COLUMNS, len(steps)) + 1)
@@ -43,7 +42,7 @@ def over_steps(
     axes.set_yticks(layer_ticks(layers))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.locator_params(axis="x", nbins=5)
-    return as_svg(figure, f"{label} of each layer over training steps", {})
+    return as_svg(figure, description, {})
 
 
 @styled
@@ -68,7 +67,7 @@ def selection_map(rows: Mapping[str, Sequence[float]], undecided: float, descrip
         for layer, alpha in enumerate(logits, start=1):
             inset = 0.5 - 1.6 / width, 0.5 - 1.6 / height
             box = FancyBboxPatch((layer - inset[0], row - inset[1]), 2 * inset[0], 2 * inset[1])
-            box.set_boxstyle("round", pad=0, rounding_size=3 / width)
+            box.set_boxstyle("round", pad=0, rounding_size=min(3 / width, 0.12))
             box.set_mutation_aspect(width / height)
             full = layer - 1 in used
             box.set(facecolor=ACCENT if full else "none", edgecolor=ACCENT if full else RULE, linewidth=1)
@@ -90,16 +89,16 @@ def utilisation(rows: Mapping[str, Sequence[float]], description: str) -> str:
     layers = range(1, len(next(iter(rows.values()))) + 1)
     used = [sum(layer - 1 in used_layers(logits) for logits in rows.values()) / len(rows) for layer in layers]
     likely = [sum(sigmoid(logits[layer - 1]) for logits in rows.values()) / len(rows) for layer in layers]
-    figure, axes = empty_figure(max(300, min(900, 70 + 28 * len(layers))), 210)
+    figure, axes = empty_figure(max(300, min(480, 70 + 28 * len(layers))), 210)
     titles = {}
     for layer, share, mean in zip(layers, used, likely):
         (bar,) = axes.bar(layer, share, width=0.72, color=ACCENT, alpha=0.55)
         bar.set_gid(f"bar-{layer}")
         titles[f"bar-{layer}"] = f"layer {layer}: used by {share:.0%} of the languages, mean probability {mean:.2f}"
-    axes.plot(layers, likely, "o", color=INK, markersize=4, label="mean probability")
+    axes.plot(layers, likely, "o", color=INK, markersize=4 if len(layers) <= 40 else 2)
     axes.set(xlabel="layer", ylabel="share of the languages", ylim=(0, 1.04))
     axes.grid(axis="x", visible=False)
-    axes.set_xticks(list(layers) if len(layers) <= 30 else layer_ticks(len(layers)))
+    axes.set_xticks(list(layers) if len(layers) <= 16 else layer_ticks(len(layers)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     return as_svg(figure, description, titles)
 

@@ -17,6 +17,7 @@ from anydepth.evaluation.records import Folder, Record
 from anydepth.evaluation.training_log import Lines
 from anydepth.evaluation.training_page import lines_of, lines_with_mean
 
+STACKS = ("encoder", "decoder")
 ALL = "all languages"
 """The row of logits that belongs to no language in particular."""
 
@@ -35,6 +36,7 @@ class LayersPart:
     selections: list[Picture] = field(default_factory=list)
     utilisation: list[Picture] = field(default_factory=list)
     gates: list[Picture] = field(default_factory=list)
+    language_gates: list[Picture] = field(default_factory=list)
     gate_span: tuple[float, float] = (0.0, 1.0)
     depths: list[str] = field(default_factory=list)
     """Layers used over steps."""
@@ -77,11 +79,11 @@ class Learnt:
 def layers_part(records: list[Record]) -> LayersPart | None:
     """Nothing for runs that neither learn their depth nor have logged gradients."""
     part = LayersPart()
-    learnt = [one for record in records for one in _learnt(record)]
+    learnt = sorted((one for record in records for one in _learnt(record)), key=lambda one: STACKS.index(one.stack))
     for one in learnt:
         _show_choice(part, one)
     _show_gates(part, learnt, alone=len(records) == 1)
-    part.depths = _depth_panels(learnt, alone=len(records) == 1)
+    part.depths = _depth_panels(learnt, [record.name for record in records])
     _show_gradients(part, records)
     return part if part.selections or part.gradients else None
 
@@ -129,42 +131,41 @@ def _show_choice(part: LayersPart, one: Learnt) -> None:
     layers = len(next(iter(one.final.values())))
     summary = f"{figures.plain(fmean(numbers))} of {layers} layers"
     if len(numbers) > 1:
-        summary += f" on average ({min(numbers)} to {max(numbers)}), {len(union)} used by some language"
+        spread = f" ({min(numbers)} to {max(numbers)})" if min(numbers) < max(numbers) else ""
+        summary += f" on average{spread}; {len(union)} are used by some language"
     summary += f"; {unsure} undecided" if unsure else ""
-    picture = selection_map(one.final, UNDECIDED, f"layers of the {one.stack} that each language uses")
+    picture = selection_map(one.final, UNDECIDED, f"{one.run}: layers of the {one.stack} that each language uses")
     part.selections.append(Picture(one.run, one.stack, summary, picture))
     if len(one.final) > 1:
-        bars = utilisation(one.final, f"share of the languages that use each layer of the {one.stack}")
+        bars = utilisation(one.final, f"{one.run}: share of the languages that use each layer of the {one.stack}")
         part.utilisation.append(Picture(one.run, one.stack, "", bars))
 
 
 def _show_gates(part: LayersPart, learnt: list[Learnt], alone: bool) -> None:
     """One run: the mean over its languages and each of them. Several: the mean of each run. At high temperatures gates
     stay near one half, so the colours show as much of either side as there is."""
-    shown = []
-    for one in learnt:
-        several = len(one.final) > 1
-        shown.append((one, f"{one.stack}, {'mean over languages' if several else ALL}", one.gates()))
-        if several and alone:
-            shown += [(one, f"{one.stack}, {row}", one.gates(row)) for row in one.lines[-1]["logits"]]
-    widest = max((abs(gate - 0.5) for _, _, gates in shown for step in gates for gate in step), default=0.5)
+    means = [(one, "mean over languages" if len(one.final) > 1 else ALL, one.gates()) for one in learnt]
+    each = [(one, row, one.gates(row)) for one in learnt for row in one.final if alone and len(one.final) > 1]
+    widest = max((abs(gate - 0.5) for _, _, steps in means + each for step in steps for gate in step), default=0.5)
     part.gate_span = (0.5 - max(widest, 0.01), 0.5 + max(widest, 0.01))
-    for one, title, gates in shown:
-        svg = over_steps([line["step"] for line in one.lines], gates, "expected gate", span=part.gate_span)
-        part.gates.append(Picture(one.run, title, "", svg))
+    for pictures, shown in ((part.gates, means), (part.language_gates, each)):
+        for one, row, gates in shown:
+            steps, title = [line["step"] for line in one.lines], f"{one.stack}, {row}"
+            svg = over_steps(steps, gates, f"{one.run}, {title}: expected gates over steps", span=part.gate_span)
+            pictures.append(Picture(one.run, title, "", svg))
 
 
-def _depth_panels(learnt: list[Learnt], alone: bool) -> list[str]:
+def _depth_panels(learnt: list[Learnt], runs: list[str]) -> list[str]:
     """One run: its languages in colours. Several: the runs in colours, each the mean over its languages."""
     panels = []
     for stack in dict.fromkeys(one.stack for one in learnt):
         here = [one for one in learnt if one.stack == stack]
         rows = list(here[0].lines[-1]["logits"])
-        if alone:
+        if len(runs) == 1:
             each = {row or ALL: here[0].depths([row]) for row in rows}
             lines = lines_with_mean(each, here[0].depths(rows), "layers")
         else:
-            lines = lines_of([(one.run, one.depths(one.lines[-1]["logits"])) for one in here], "layers")
+            lines = lines_of([(one.run, one.depths(one.lines[-1]["logits"])) for one in here], "layers", runs)
         panels.append(plots.curves(lines, f"{stack} layers used", whole=True))
     return panels
 
@@ -173,7 +174,12 @@ def _depth_panels(learnt: list[Learnt], alone: bool) -> list[str]:
 
 
 def _show_gradients(part: LayersPart, records: list[Record]) -> None:
-    logs = [(record.name, stack, lines) for record in records for stack, lines in record.main.log.gradients.items()]
+    logs = [
+        (record.name, stack, record.main.log.gradients[stack])
+        for stack in STACKS
+        for record in records
+        if stack in record.main.log.gradients
+    ]
     sizes = [norm for _, _, lines in logs for line in lines for norm in line["norms"] if norm]
     if not sizes:
         return
@@ -182,18 +188,20 @@ def _show_gradients(part: LayersPart, records: list[Record]) -> None:
     span = (math.log(part.gradient_span[0]), math.log(part.gradient_span[1]))
     for run, stack, lines in logs:
         values = [[math.log(norm) if norm else None for norm in line["norms"]] for line in lines]
-        svg = over_steps([line["step"] for line in lines], values, "gradient norm", span=span)
+        svg = over_steps(
+            [line["step"] for line in lines], values, f"{run}, {stack}: gradient norms over steps", span=span
+        )
         part.gradients.append(Picture(run, stack, "", svg))
     for stack in dict.fromkeys(stack for _, stack, _ in logs):
         here = [(run, lines) for run, other, lines in logs if other == stack]
-        part.gradient_lines.append(_gradient_lines(stack, here))
+        part.gradient_lines.append(_gradient_lines(stack, here, [record.name for record in records]))
 
 
-def _gradient_lines(stack: str, logs: list[tuple[str, Lines]]) -> str:
+def _gradient_lines(stack: str, logs: list[tuple[str, Lines]], runs: list[str]) -> str:
     """One run: its first, middle and last layer. Several: the first layer of each, where gradients vanish first."""
-    if len(logs) > 1:
+    if len(runs) > 1:
         first = [(run, _layer(lines, 0)) for run, lines in logs]
-        return plots.curves(lines_of(first, "norm"), f"gradient norm, {stack} layer 1", log=True)
+        return plots.curves(lines_of(first, "norm", runs), f"gradient norm, {stack} layer 1", log=True)
     ((_, lines),) = logs
     count = len(lines[0]["norms"])
     shown = sorted({0, count // 2, count - 1})

@@ -56,7 +56,8 @@ class Page:
     @property
     def facts(self) -> list[Record]:
         """The runs whose grids were made in ways of their own: all, or the first if there was only one way."""
-        return self._different("sentences", "beam", "batch", "device", "machine")
+        sentences = () if self.languages else ("sentences",)
+        return self._different(*sentences, "beam", "batch", "device", "machine")
 
     @property
     def signed(self) -> list[Record]:
@@ -64,7 +65,8 @@ class Page:
         return self._different("signatures")
 
     def _different(self, *keys: str) -> list[Record]:
-        measured = [one for record in self.records for one in (record, *record.languages.values()) if one.grid]
+        firsts = [record if record.grid else next(iter(record.languages.values()), record) for record in self.records]
+        measured = [record for record in firsts if record.grid]
         return measured if differ(measured, *keys) else measured[:1]
 
     def place(self, run: str) -> int:

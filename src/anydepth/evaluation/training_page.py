@@ -49,8 +49,10 @@ def lines_with_mean(each: dict[str, Lines], mean: Lines, key: str) -> list[plots
     return [*grey, line_of(f"mean of {len(each)} languages", mean, key, figures.ACCENT)]
 
 
-def lines_of(series: Sequence[tuple[str, Lines]], key: str) -> list[plots.Line]:
-    return [line_of(name, lines, key, figures.SERIES[i % COLORS]) for i, (name, lines) in enumerate(series)]
+def lines_of(series: Sequence[tuple[str, Lines]], key: str, names: Sequence[str] = ()) -> list[plots.Line]:
+    """In colours, each that of its place among all `names` where these are more than there are lines."""
+    places = [names.index(name) if names else i for i, (name, _) in enumerate(series)]
+    return [line_of(*one, key, figures.SERIES[place % COLORS]) for one, place in zip(series, places)]
 
 
 def line_of(name: str, lines: Lines, key: str, color: str, faint: bool = False) -> plots.Line:
