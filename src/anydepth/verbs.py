@@ -113,7 +113,6 @@ def evaluate_run(
     """
     from anydepth.config import dump
     from anydepth.evaluation.files import write_atomically
-    from anydepth.evaluation.languages import LANGUAGES
     from anydepth.evaluation.report import write_report
     from anydepth.run import changed
 
@@ -127,9 +126,7 @@ def evaluate_run(
         grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
-    languages = [folder / LANGUAGES / key for key in grid.get("languages", ()) if key in test_sets]
-    for measured in (*languages, folder):
-        write_report([measured], measured / "report.html")
+    write_report([folder], folder / "report.html")
     return grid
 
 

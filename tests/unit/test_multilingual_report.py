@@ -1,20 +1,24 @@
 """Reports of runs with several languages, learned depth and logged gradients."""
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from synthetic_runs import used_by, write_multilingual_run, write_run
 from test_report import Outline
 
+from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.comparison import compare
 from anydepth.evaluation.layer_pictures import layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
 from anydepth.evaluation.report import write_report
+from anydepth.evaluation.terminal import print_comparison
 
 LANGUAGES = ("en-de", "en-fr", "en-nl")
 LAYERS = 9
@@ -112,6 +116,10 @@ def test_several_runs_side_by_side(both: str, runs: list[Path]) -> None:
     assert bleu.mean == pytest.approx(means[1] - means[0])
     assert comparison.as_json()["languages"]["rows"][-1]["latent"]["bleu"] == means[1]
     assert f"latent: {bleu.mean:+.2f} on average over 3 languages" in re.sub("<[^>]+>", "", section(both, "languages"))
+    text = io.StringIO()
+    print_comparison(Console(file=text, width=100), comparison)
+    assert f"mean {means[0]:.2f} {means[1]:.2f}" in " ".join(text.getvalue().split())
+    assert text.getvalue().count("*") == 4  # every language, and what it means
     assert '<section id="differences">' not in both
     assert both.count("validation loss over training steps") == 1
 
@@ -139,6 +147,12 @@ def test_languages_do_not_make_one_grid(runs: list[Path], tmp_path: Path) -> Non
     plain = write_run(tmp_path / "plain", encoders=(1,), decoders=(1,), sentences=3)
     with pytest.raises(UserError, match="was evaluated in several languages: not one grid"):
         read_records([f"all={runs[0]},{plain}"])
+
+
+def test_the_oracle_asks_for_a_language(runs: list[Path]) -> None:
+    (record,) = read_records(runs[:1])
+    with pytest.raises(UserError, match="a depth grid for each language: expected one of them, such as .*/en-de"):
+        oracle(record)
 
 
 def test_expected_gates_follow_the_temperature() -> None:

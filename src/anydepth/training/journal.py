@@ -92,7 +92,8 @@ def headline(line: dict[str, Any]) -> str:
     if line["kind"] == "train":
         return f"loss {line['loss']:.3f} · {line['tokens_per_second']:,.0f} tokens/s"
     scores = "".join(f" · {name} {line[name]:.1f}" for name in ("bleu", "chrf") if name in line)
-    return f"valid {line['depth']} · loss {line['loss']:.3f}{scores}"
+    where = " ".join(line[name] for name in ("language", "depth") if name in line)
+    return f"valid {where} · loss {line['loss']:.3f}{scores}"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
