@@ -23,7 +23,7 @@ from anydepth.verbs import (
     notes_of,
     progress_bar,
     progress_for,
-    read_test_set,
+    read_test_sets,
     read_texts,
     render,
     report_runs,
@@ -114,7 +114,7 @@ def quickstart(
 
     config = load(Path(__file__).parent / "quickstart.toml", settings or ())
     train(config, out, resume=(out / "config.toml").exists())
-    grid = evaluate_run(load_run(out), out, *read_test_set(out))
+    grid = evaluate_run(load_run(out), out, read_test_sets(out))
     show_grid(grid)
     print(f"The report is in {out / 'report.html'}. Now translate something yourself:\n")
     text = shlex.quote(min((sample["source"] for sample in grid["samples"]), key=len))
@@ -281,16 +281,16 @@ def evaluate(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Score and time a run at many depths: grid.json and report.html."""
+    """Score and time a run at many depths, in all its languages: grid.json and report.html."""
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    sources, references = read_test_set(run, source, reference, changes, language)
-    loaded = load(run, device, settings=changes).in_language(language)
+    test_sets = read_test_sets(run, source, reference, changes, language)
+    loaded = load(run, device, settings=changes)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
-    grid = evaluate_run(loaded, folder, sources, references, wanted, beam, batch, lowercase, notes)
+    grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)
     show_grid(grid)
     print(f"The report is in {folder / 'report.html'}.")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from torch import nn
 
 from anydepth.config import Config
-from anydepth.evaluation.records import Lines, read_metrics
+from anydepth.evaluation.training_log import Lines, TrainingLog, read_log
 from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
@@ -74,12 +74,11 @@ def training_cost(config: Config, model: Translator, run: Path | None = None) ->
 
     The model may be one without memory (device "meta").
     """
-    train, valid, _ = read_metrics(run / "metrics.jsonl") if run else ([], {}, 0)
+    log = read_log(run / "metrics.jsonl") if run else TrainingLog()
     each = training_flops(config.training, model) / TOKENS
-    if train:
-        last = [lines[-1] for lines in (train, *valid.values())]
-        tokens = tokens_trained(train, max(line["step"] for line in last))
-        return TrainingCost(each * tokens, each, tokens, False, max(line["seconds"] for line in last))
+    if log.train:
+        tokens = tokens_trained(log.train, log.last["step"])
+        return TrainingCost(each * tokens, each, tokens, False, log.last["seconds"])
     if run and (run / "model.safetensors").exists():
         return None
     tokens = config.training.steps * config.training.accumulate * config.batching.tokens
@@ -87,12 +86,13 @@ def training_cost(config: Config, model: Translator, run: Path | None = None) ->
 
 
 def tokens_trained(train: Lines, last_step: int) -> int:
-    """Target words of a training, from the speeds it logged; steps after the last line had as many as the others."""
+    """Target words of a training, as counted in its last line; steps after it had as many as the others. Lines without
+    a count, as they were written once, have speeds."""
     tokens, seconds = 0.0, 0.0
     for line in train:
         tokens += line["tokens_per_second"] * (line["seconds"] - seconds)
         seconds = line["seconds"]
-    return round(tokens * last_step / train[-1]["step"])
+    return round(train[-1].get("tokens", tokens) * last_step / train[-1]["step"])
 
 
 def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:

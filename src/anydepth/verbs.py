@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.evaluation.grid import Progress as GridProgress
+    from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
 
 LOG_SECONDS = 30.0
@@ -49,47 +51,56 @@ def render(found: list[list["Translation"]], n_best: int | None, first: int = 1)
     ]
 
 
-def read_test_set(
+def read_test_sets(
     run: Path,
     source: Path | None = None,
     reference: Path | None = None,
     settings: Sequence[str] = (),
     language: str | None = None,
-) -> tuple[list[str], list[str]]:
-    """Given as files, or the one that the run's recipe names for a language."""
+) -> dict[str, "TestSet"]:
+    """By language, "" where a run has only one: given as files, or those that the run's recipe names."""
     from anydepth.config import load
     from anydepth.data.corpora import CorpusConfig, ParallelText, Skips, read_pairs
     from anydepth.languages import find_language
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
-    corpora: Sequence[CorpusConfig]
+    if not (run / "config.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no config.toml")
+    config = load(run / "config.toml", settings)
+    key = find_language(config, language)
+    corpora: Sequence[CorpusConfig] = [corpus for corpus in config.data.test if not key or corpus.key == key]
     if source and reference:
-        corpora = [ParallelText(source=str(source), target=str(reference))]
-    else:
-        if not (run / "config.toml").is_file():
-            raise UserError(f"{run} is not a run: it has no config.toml")
-        config = load(run / "config.toml", settings)
-        key = find_language(config, language)
-        corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
+        corpora = [ParallelText(source=str(source), target=str(reference), key=key)]
     if not corpora:
         wanted = f" for {language}" if language else ""
         raise UserError(f"{run}: its recipe names no test set{wanted}; give --source and --reference")
-    if len(corpora) > 1:
-        raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
-    (corpus,) = corpora
-    skips = Skips()
-    pairs = list(read_pairs(corpus, "test", skips))
+    keys = [corpus.key for corpus in corpora]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        which = f" for {twice[0]}" if twice[0] else " without a key"
+        raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
+    skips, found = Skips(), {}
+    for corpus in corpora:
+        pairs = list(read_pairs(corpus, "test", skips))
+        found[corpus.key] = ([source for source, _ in pairs], [target for _, target in pairs])
     if summary := skips.summary():
         print(f"anydepth: {summary}", file=sys.stderr)
-    return [source for source, _ in pairs], [target for _, target in pairs]
+    return found
+
+
+def read_test_set(run: Path) -> "TestSet":
+    """The only one that the run's recipe names."""
+    found = read_test_sets(run)
+    if len(found) > 1:
+        raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
+    (test_set,) = found.values()
+    return test_set
 
 
 def evaluate_run(
     run: "Run",
     folder: Path,
-    source: list[str],
-    reference: list[str],
+    test_sets: dict[str, "TestSet"],
     depths: list[str] | None = None,
     beam: int | None = None,
     batch: int | None = None,
@@ -102,7 +113,6 @@ def evaluate_run(
     """
     from anydepth.config import dump
     from anydepth.evaluation.files import write_atomically
-    from anydepth.evaluation.grid import evaluate
     from anydepth.evaluation.report import write_report
     from anydepth.run import changed
 
@@ -113,22 +123,36 @@ def evaluate_run(
         def show(done: int, total: int, depth: str) -> None:
             bar.update(task, completed=done, total=total, description=depth)
 
-        grid = evaluate(
-            run,
-            source,
-            reference,
-            depths or run.depths(),
-            beam=decoding.beam,
-            batch=decoding.batch,
-            out=folder,
-            lowercase=lowercase or run.config.tokenizer.lowercase,
-            notes=notes,
-            progress=show,
-        )
+        grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
     write_report([folder], folder / "report.html")
     return grid
+
+
+def fill_grid(
+    run: "Run",
+    folder: Path,
+    test_sets: dict[str, "TestSet"],
+    depths: list[str] | None,
+    beam: int,
+    batch: int,
+    progress: "GridProgress",
+    lowercase: bool = False,
+    notes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The depth grid of the only test set, or of every language."""
+    from anydepth.evaluation.grid import evaluate
+    from anydepth.evaluation.languages import evaluate_languages
+    from anydepth.languages import known_languages
+
+    lowercase = lowercase or run.config.tokenizer.lowercase
+    settings: dict[str, Any] = {"beam": beam, "batch": batch, "out": folder, "lowercase": lowercase, "notes": notes}
+    if len(known_languages(run.config)) > 1 and "" not in test_sets:
+        return evaluate_languages(run, test_sets, depths, progress=progress, **settings)
+    ((key, (source, reference)),) = test_sets.items()
+    run = run.in_language(key or None)
+    return evaluate(run, source, reference, depths or run.depths(), progress=progress, **settings)
 
 
 def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, Any] | None:
@@ -145,10 +169,12 @@ def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, 
 
 
 def show_grid(grid: dict[str, Any]) -> None:
-    """The grid and some translations, on stdout."""
-    from anydepth.evaluation.terminal import print_grid, print_samples
+    """The grid and some translations, on stdout; of several languages their scores."""
+    from anydepth.evaluation.terminal import print_grid, print_languages, print_samples
 
     console = Console(highlight=False)
+    if "languages" in grid:
+        return print_languages(console, grid)
     print_grid(console, grid)
     console.print()
     print_samples(console, grid)

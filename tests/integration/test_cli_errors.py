@@ -234,9 +234,9 @@ def test_evaluations_in_the_wrong_place_or_of_other_weights(
 
 def evaluated(run: Path, out: Path) -> Path:
     from anydepth.run import load
-    from anydepth.verbs import evaluate_run, notes_of, read_test_set
+    from anydepth.verbs import evaluate_run, notes_of, read_test_sets
 
-    evaluate_run(load(run), out, *read_test_set(run), ["2-1"], notes=notes_of(run, [], out))
+    evaluate_run(load(run), out, read_test_sets(run), ["2-1"], notes=notes_of(run, [], out))
     return out
 
 

@@ -192,4 +192,7 @@ def test_torchrun(tmp_path: Path) -> None:
     steps, losses = zip(*((line["step"], line["loss"]) for line in metrics(together) if line["kind"] == "train"))
     assert steps == tuple(range(1, 13))
     assert losses == pytest.approx([line["loss"] for line in metrics(alone) if line["kind"] == "train"], abs=1e-5)
+    for name in ("tokens", "norms"):
+        logged = [[line[name] for line in metrics(run) if name in line] for run in (together, alone)]
+        assert torch.tensor(logged[0]).numpy() == pytest.approx(torch.tensor(logged[1]).numpy(), abs=1e-5)
     assert len(list((together / "tensorboard").iterdir())) == 2  # one a life, not one a rank

@@ -57,6 +57,7 @@ steps = 6
 accumulate = 3
 device = "cpu"
 log_every = 2
+log_gradients = true
 save_every = 6
 validate_every = 3
 validate_sentences = 2
@@ -64,6 +65,26 @@ objective = { type = "latent", kl_scale = "step", prior = "aggregated", decoder_
 depth_optimizer = { learning_rate = 0.3, warmup = 0 }
 [decoding]
 beam = 1
+"""
+CHAIN = """
+recipe = "recipe.toml"
+[[stages]]
+type = "train"
+name = "latent"
+[[stages]]
+type = "train"
+name = "plain"
+settings = [
+    'model.encoder.depth={type="full"}', 'model.decoder.depth={type="full"}', 'training.objective={type="single"}',
+]
+[[stages]]
+type = "evaluate"
+name = "scores"
+of = ["latent", "plain"]
+[[stages]]
+type = "report"
+name = "table"
+of = ["latent", "plain"]
 """
 TEXTS = ["one", "two hundred and five", "May 23, 2024"]
 CHOICES = {  # a layer is used where its logit is above 0
@@ -216,7 +237,66 @@ def test_translate_and_evaluate_in_a_language(run: Path, tmp_path: Path, cli: Cl
     code, out, _ = cli("evaluate", run, "--language", "en-fr", "--device", "cpu")
     assert code == 0
     (cell,) = json.loads((run / "grid.json").read_text())["cells"]
-    assert (cell["encoder"], cell["decoder"]) == (2, 1)
+    assert (cell["language"], cell["encoder"], cell["decoder"]) == ("en-fr", 2, 1)
+
+
+def test_evaluate_in_all_languages(run: Path, cli: Cli) -> None:
+    """Each has a grid of its own; the run's own has all of them and their mean."""
+    code, out, _ = cli("evaluate", run, "--device", "cpu")
+    assert code == 0
+    assert out.split("─")[-1].split()[:2] == ["en-de", "2-2"]
+    grid = json.loads((run / "grid.json").read_text())
+    assert grid["languages"] == ["en-de", "en-fr"]
+    assert [(cell["language"], cell["encoder"], cell["decoder"]) for cell in grid["cells"]] == [
+        ("en-de", 2, 2),
+        ("en-fr", 2, 1),
+    ]
+    assert grid["average"]["chrf"] == pytest.approx(sum(cell["chrf"] for cell in grid["cells"]) / 2)
+    assert grid["average"]["decoder"] == 1.5
+    for cell in grid["cells"]:
+        folder = run / "languages" / cell["language"]
+        alone = json.loads((folder / "grid.json").read_text())
+        assert alone["cells"] == [{name: value for name, value in cell.items() if name != "language"}]
+        assert len((folder / "outputs" / f"{cell['encoder']}-{cell['decoder']}.txt").read_text().splitlines()) == 6
+        assert alone["parameters"] > cell["parameters"]  # of the run, and of the layers used
+    page = (run / "report.html").read_text()
+    for part in ("languages", "layers", "training", "gradients"):
+        assert f'<section id="{part}">' in page
+    # what was measured is not measured again; given files replace one language
+    files = [run / "languages" / "en-fr" / "outputs" / f"{side}.txt" for side in ("source", "reference")]
+    for number, file in enumerate(files):
+        (run / f"{number}.txt").write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+    given = ("--source", run / "0.txt", "--reference", run / "1.txt", "--language", "fr", "--device", "cpu")
+    code, _, err = cli("evaluate", run, *given)
+    assert (code, err) == (2, "anydepth: language 'fr': could be en-fr or de-fr\n")
+    assert cli("evaluate", run, *given[:4], "--language", "en-fr", "--device", "cpu")[0] == 0
+    again = json.loads((run / "grid.json").read_text())
+    assert again["cells"][0] == grid["cells"][0]
+    assert again["sentences"] == 6 + 2
+
+
+def test_reports_of_runs_with_languages(run: Path, tmp_path: Path, cli: Cli) -> None:
+    assert cli("evaluate", run, "--device", "cpu")[0] == 0
+    change = "model.decoder.depth.inference=soft"
+    assert cli("evaluate", run, "--device", "cpu", "--set", change, "--out", tmp_path / "soft")[0] == 0
+    code, out, _ = cli("report", f"hard={run}", f"soft={tmp_path / 'soft'}", "--json", "--out", tmp_path / "both.html")
+    assert code == 0
+    rows = json.loads(out)["languages"]["rows"]
+    assert [row["language"] for row in rows] == ["en-de", "en-fr", "mean"]
+    assert (rows[2]["hard"]["decoder"], rows[2]["soft"]["decoder"]) == (1.5, 4)
+
+
+def test_a_chain_scores_every_language(tmp_path: Path, cli: Cli) -> None:
+    """Nobody knows before the training which depths there will be."""
+    recipe = RECIPE.replace("steps = 6", "steps = 2").replace("validate_sentences = 2", "validate_sentences = 0")
+    (tmp_path / "recipe.toml").write_text(recipe)
+    (tmp_path / "chain.toml").write_text(CHAIN)
+    assert cli("chain", tmp_path / "chain.toml", "--out", tmp_path / "out")[0] == 0
+    code, out, _ = cli("chain", tmp_path / "chain.toml", "--out", tmp_path / "out", "--list")
+    assert code == 0
+    assert "to do" not in out
+    assert "interrupted" not in out
+    assert '<section id="languages">' in (tmp_path / "out" / "table.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +305,6 @@ def test_translate_and_evaluate_in_a_language(run: Path, tmp_path: Path, cli: Cl
         (("translate", "RUN", "FILE"), "each language has layers of its own: say which is meant"),
         (("translate", "RUN", "FILE", "--language", "fi"), "language 'fi': unknown to this run; it knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "en"), "language 'en': could be en-de or en-fr"),
-        (("evaluate", "RUN"), "its recipe names 2 test sets; say which with --language"),
         (("evaluate", "RUN", "--language", "de-fr"), "its recipe names no test set for de-fr"),
         (("export", "RUN", "--to", "anydepth", "--out", "OUT"), "say which is meant"),
         (

@@ -1,5 +1,6 @@
 """Training, and above all its interruptions: a resumed run must end as if nothing had happened."""
 
+import math
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import threading
 import time
 import typing
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -306,13 +308,41 @@ def test_metrics_are_complete(finished: Path) -> None:
     assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 13))
     assert [line["step"] for line in lines if line["kind"] == "valid"] == [5, 10, 12]
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
-    numbers = {"loss", "nll", "gradient_norm", "tokens_per_second", "learning_rate", "seconds", "epoch"}
+    numbers = {
+        "train": {"loss", "nll", "tokens", "gradient_norm", "tokens_per_second", "learning_rate", "seconds", "epoch"},
+        "gradients": {"stack", "norms"},
+    }
     for line in lines:
-        expected = numbers if line["kind"] == "train" else {"depth", "loss", "perplexity", "seconds"}
+        expected = numbers.get(line["kind"], {"depth", "loss", "perplexity", "seconds"})
         assert line.keys() == {"step", "kind"} | expected
     epochs = [line["epoch"] for line in lines if line["kind"] == "train"]
     assert epochs == sorted(epochs)
     assert epochs[-1] > 1.0  # the data were shuffled anew on the way
+
+
+def test_tokens_are_counted_exactly(folder: Path, finished: Path, tmp_path: Path) -> None:
+    """Also where checkpoints fall between two lines, and the training is taken up there."""
+    counts = [line["tokens"] for line in metrics(finished) if line["kind"] == "train"]
+    assert all(0 < more - less <= 256 for less, more in pairwise((0, *counts)))  # two batches of 128 words
+    settings = config(folder, "training.log_every=5")
+    with when(10, "train", crash), pytest.raises(Crash):
+        train(settings, tmp_path / "run", quiet=True)
+    train(settings, tmp_path / "run", resume=True, quiet=True)
+    assert [line["tokens"] for line in metrics(tmp_path / "run") if line["kind"] == "train"] == [counts[4], counts[9]]
+
+
+def test_gradients_of_layers(finished: Path) -> None:
+    """Together with those of the embeddings they make the norm of all; layers that no plan of a step runs have none."""
+    lines = metrics(finished)
+    whole = {line["step"]: line["gradient_norm"] for line in lines if line["kind"] == "train"}
+    norms: dict[int, list[float | None]] = {step: [] for step in whole}
+    for line in lines:
+        if line["kind"] == "gradients":
+            norms[line["step"]] += line["norms"]
+    for step, each in norms.items():
+        assert len(each) == 4
+        assert 0 < math.hypot(*(norm for norm in each if norm is not None)) < whole[step]
+    assert {norm is None for each in norms.values() for norm in each} == {True, False}
 
 
 def test_files_can_be_read_by_those_who_may_read_new_files(finished: Path) -> None:
@@ -384,14 +414,14 @@ def test_without_a_dev_set_the_mean_is_the_model(folder: Path, tmp_path: Path) -
 
 def test_with_a_dev_set_the_best_is_the_model(folder: Path, finished: Path, tmp_path: Path) -> None:
     """Early in training a mean is worse than the newest; around a minimum it is better."""
-    losses = {line["kind"]: line["loss"] for line in metrics(finished)}
+    losses = {line["kind"]: line["loss"] for line in metrics(finished) if "loss" in line}
     assert losses["average"] > losses["valid"]
     newest = finished / "checkpoints" / "step-00000012" / "model.safetensors"
     assert differences(finished, load_file(newest)) == 0
 
     hot = "training.optimizer.learning_rate=0.5", "training.optimizer.schedule=constant", "training.validate_every=0"
     run = train(config(folder, *hot, "training.average=3"), tmp_path / "hot", quiet=True)
-    losses = {line["kind"]: line["loss"] for line in metrics(run)}
+    losses = {line["kind"]: line["loss"] for line in metrics(run) if "loss" in line}
     assert losses["average"] < losses["valid"]
     assert differences(run, mean_of_last(run, 3)) < 1e-6
 

@@ -48,6 +48,7 @@ steps = 12
 accumulate = 2
 device = "cpu"
 log_every = 1
+log_gradients = true
 save_every = 3
 keep = 3
 average = 2

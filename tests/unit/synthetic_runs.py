@@ -9,6 +9,7 @@ from pathlib import Path
 from anydepth.config import dump, loads
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.evaluation.cells import layers
+from anydepth.evaluation.languages import summed_up
 from anydepth.evaluation.metrics import Scorer
 from anydepth.evaluation.samples import choose_samples
 
@@ -112,6 +113,74 @@ def write_run(
         (folder / "outputs" / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     write_metrics(folder / "metrics.jsonl", [ordered[0], ordered[-1]], skill)
     return folder
+
+
+def write_multilingual_run(
+    folder: Path,
+    languages: tuple[str, ...],
+    *,
+    skill: float = 0.1,
+    depths: tuple[tuple[int, int], ...] = ((6, 6),),
+    latent: int = 0,
+    sentences: int = 40,
+) -> Path:
+    """A run evaluated in several languages. With `latent` it has so many decoder layers, of which each language uses
+    its own, and gradients of all of them; without it every language has the depths given."""
+    for number, key in enumerate(languages):
+        here = ((6, len(used_by(number, latent))),) if latent else depths
+        encoders, decoders = (tuple(sorted({depth[side] for depth in here})) for side in (0, 1))
+        part = folder / "languages" / key
+        write_run(part, skill=skill - 0.02 * number, encoders=encoders, decoders=decoders, sentences=sentences)
+        grid = json.loads((part / "grid.json").read_text())
+        grid |= {"run": "../..", "language": key, "weights": None, "test_set": "toy"}
+        (part / "grid.json").write_text(json.dumps(grid))
+        (part / "metrics.jsonl").unlink()
+    (folder / "grid.json").write_text(json.dumps(summed_up(folder, languages, newest=languages[0])))
+    corpora = "".join(f"{{ type = 'builtin', source = 'en', target = 'de', key = {key!r} }}," for key in languages)
+    depth = f"[model.decoder]\nlayers = {latent}\ndepth = {{ type = 'latent', per = 'target' }}\n" if latent else ""
+    (folder / "config.toml").write_text(dump(loads(f"[data]\ntrain = [{corpora}]\n{depth}")))
+    write_multilingual_metrics(folder / "metrics.jsonl", languages, skill, latent)
+    return folder
+
+
+def used_by(language: int, layers: int) -> list[int]:
+    """Two of three layers, other ones for every second language."""
+    return [layer for layer in range(layers) if (layer + language % 2) % 3]
+
+
+def write_multilingual_metrics(path: Path, languages: tuple[str, ...], skill: float, layers: int) -> None:
+    """Logits that leave 0 one after the other, and gradients that vanish towards the first layer."""
+    noise, lines = random.Random(4), []
+    for step in range(100, 3001, 100):
+        entry = {
+            "step": step,
+            "kind": "train",
+            "loss": 3.0,
+            "nll": 2.5 + 5 * math.exp(-step / 700),
+            "seconds": step / 5,
+        }
+        lines.append(entry | {"tokens": 900 * step, "tokens_per_second": 4500.0, "learning_rate": 1e-3})
+        if layers:
+            norms = [math.exp(noise.gauss(0.1 * (layer - layers), 0.2)) for layer in range(layers)]
+            gradients: list[float | None] = [None if noise.random() < 0.02 else norm for norm in norms]
+            lines.append({"step": step, "kind": "gradients", "stack": "decoder", "norms": gradients})
+        if step % 200:
+            continue
+        logits = {
+            key.rpartition("-")[2]: [
+                (1 if layer in used_by(number, layers) else -1) * 6 * max(0.0, step / 3000 - 0.6 * layer / layers)
+                for layer in range(layers)
+            ]
+            for number, key in enumerate(languages)
+        }
+        if layers:
+            lines.append({"step": step, "kind": "logits", "stack": "decoder", "logits": logits})
+        for number, key in enumerate(languages):
+            depth = sum(alpha > 0 for alpha in logits[key.rpartition("-")[2]]) or 1
+            loss = 2.3 - skill + 0.1 * number + 4.5 * math.exp(-step / 900)
+            entry = {"step": step, "kind": "valid", "language": key, "depth": f"6-{depth if layers else 6}"}
+            lines.append(entry | {"loss": loss, "perplexity": math.exp(loss), "bleu": 40 / loss, "seconds": step / 5})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def write_metrics(path: Path, depths: list[str], skill: float) -> None:

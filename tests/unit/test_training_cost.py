@@ -130,6 +130,8 @@ def test_tokens_of_a_log_by_hand() -> None:
     lines = [line(10, 2.0, 500.0), line(20, 6.0, 250.0)]  # 1000 + 1000 tokens
     assert tokens_trained(lines, 20) == 2000
     assert tokens_trained(lines, 25) == 2500  # the last steps were not logged
+    counted = [line | {"tokens": tokens} for line, tokens in zip(lines, (990, 2010))]
+    assert tokens_trained(counted, 20) == 2010
 
 
 def test_a_recipe_gives_an_upper_bound() -> None:

@@ -23,7 +23,9 @@ from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Traini
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.corpora import ParallelText
+from anydepth.depth.latent import LatentConfig
 from anydepth.errors import UserError
+from anydepth.languages import known_languages
 from anydepth.models import Translator
 
 
@@ -151,15 +153,18 @@ class Planner:
         config = self.configs[run]
         if not config.data.test:
             raise self.mistake(stage.name, f"{run} has no data.test to be scored on")
-        depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
-        if not depths:
-            raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
+        depths: tuple[str, ...] = ()
+        if not learns_depth(config):
+            depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
+            if not depths:
+                raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
         return Evaluation(
             name=f"{stage.name}_{run}",
             stage=stage.name,
             left=self.left[run] / "grid.json",
             needs=(run,),
             depths=depths,
+            languages=tuple(corpus.key for corpus in config.data.test) if len(known_languages(config)) > 1 else (),
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
         )
@@ -172,7 +177,8 @@ class Planner:
         shown: dict[str, tuple[Path, ...]] = {}
         for name in stage.of:
             depths = [depth for run in self.runs[name] for depth in scored[run].depths]
-            if len(depths) == len(set(depths)):  # one model for each depth: a grid together
+            in_one_language = not any(scored[run].languages for run in self.runs[name])
+            if depths and in_one_language and len(depths) == len(set(depths)):  # one model for each depth: a grid
                 shown[name] = tuple(self.left[run] for run in self.runs[name])
             else:
                 shown |= {run: (self.left[run],) for run in self.runs[name]}
@@ -195,6 +201,11 @@ def depths_of(config: Config, encoder: Sequence[int] = (), decoder: Sequence[int
         depths = sorted(stack.depth.build(stack.layers).plans())
         sides.append([depth for depth in depths if not wanted or depth in wanted])
     return tuple(f"{m}-{n}" for m, n in product(*sides))
+
+
+def learns_depth(config: Config) -> bool:
+    """Whether nobody knows before the training which layers will run."""
+    return any(isinstance(stack.depth, LatentConfig) for stack in (config.model.encoder, config.model.decoder))
 
 
 def shapes(config: Config) -> dict[str, torch.Size]:

@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import progress_for, read_test_set
+from anydepth.verbs import fill_grid, progress_for, read_test_sets
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)
@@ -144,6 +144,9 @@ class Distillation(Work):
 class Evaluation(Work):
     kind: ClassVar[str] = "evaluate"
     depths: tuple[str, ...]
+    """Empty where the run learns its depth: whatever that is."""
+    languages: tuple[str, ...]
+    """Those scored, if the run has several."""
     beam: int
     batch: int
 
@@ -158,27 +161,17 @@ class Evaluation(Work):
         grid = json.loads(self.left.read_text(encoding="utf-8"))
         scored = {f"{cell['encoder']}-{cell['decoder']}" for cell in grid["cells"]}
         asked = {"beam": self.beam, "batch": self.batch}
-        if not scored.issuperset(self.depths) or grid | asked != grid:
+        whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
+        if not whole or grid | asked != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.evaluation.grid import evaluate
         from anydepth.run import load as load_run
 
-        run, (source, reference) = load_run(self.run), read_test_set(self.run)
+        run, test_sets, depths = load_run(self.run), read_test_sets(self.run), list(self.depths) or None
         with progress_for(self.name, "depths", visible=not quiet) as show:
-            evaluate(
-                run,
-                source,
-                reference,
-                list(self.depths),
-                beam=self.beam,
-                batch=self.batch,
-                out=self.run,
-                lowercase=run.config.tokenizer.lowercase,
-                progress=lambda done, total, depth: show(done, total),
-            )
+            fill_grid(run, self.run, test_sets, depths, self.beam, self.batch, lambda done, total, _: show(done, total))
 
 
 @dataclass(frozen=True, kw_only=True)

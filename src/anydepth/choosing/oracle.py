@@ -11,6 +11,7 @@ import numpy as np
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name
+from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import Array, Statistics
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.statistics import Progress
@@ -43,6 +44,9 @@ class Oracle:
 def oracle(record: Record, progress: Progress | None = None) -> Oracle:
     """From the depth grid and the outputs of a run."""
     folder = record.folders[0].path
+    if record.languages:
+        one = folder / LANGUAGES / next(iter(record.languages))
+        raise UserError(f"{folder} has a depth grid for each language: expected one of them, such as {one}")
     if not record.grid:
         raise UserError(f"{folder} has no depth grid yet: make it with anydepth evaluate {folder}")
     if len(record.cells) < 2:

@@ -13,4 +13,15 @@ DepthConfig = (
     FullConfig | PrefixConfig | SubnetworkConfig | RecurrentConfig | LayerDropConfig | LatentConfig | ReZeroConfig
 )
 
-__all__ = ["Depth", "DepthConfig", "Full", "Latent", "LayerDrop", "Prefix", "ReZero", "Recurrent", "Subnetwork"]
+__all__ = [
+    "Depth",
+    "DepthConfig",
+    "Full",
+    "Latent",
+    "LatentConfig",
+    "LayerDrop",
+    "Prefix",
+    "ReZero",
+    "Recurrent",
+    "Subnetwork",
+]

@@ -94,6 +94,13 @@ class LatentConfig:
             case "exponential":
                 return first * (last / first) ** done
 
+    def expected(self, alpha: Tensor, step: int) -> Tensor:
+        """(L,) the mean of the gates that training draws in a step."""
+        if self.samples == "hard" and step > self.soft_steps:
+            return alpha.sigmoid()
+        middles = (torch.arange(NODES, dtype=torch.double) + 0.5) / NODES
+        return torch.sigmoid((alpha[:, None] + torch.logit(middles).to(alpha)) / self.temperature_at(step)).mean(-1)
+
     def build(self, layers: int) -> "Latent":
         return Latent(layers, self)
 
@@ -146,18 +153,10 @@ class Latent(Depth):
         elif self.config.inference == "hard":
             return None
         elif self.config.inference == "soft":
-            gates = self.expected(alpha)
+            gates = self.config.expected(alpha, max(self.config.anneal_steps, self.config.soft_steps) + 1)
         else:
             gates = self.drawn_per_sentence(alpha, request)
         return gates if len(plan) == self.layers else torch.stack([gates[layer] for layer in plan.layers])
-
-    def expected(self, alpha: Tensor) -> Tensor:
-        """(L,) the mean of the gates that training draws, at the last temperature."""
-        if self.config.samples == "hard":
-            return alpha.sigmoid()
-        final = self.config.temperature_at(self.config.anneal_steps + 1)
-        middles = (torch.arange(NODES, dtype=torch.double) + 0.5) / NODES
-        return torch.sigmoid((alpha[:, None] + torch.logit(middles).to(alpha)) / final).mean(-1)
 
     def drawn_per_sentence(self, alpha: Tensor, request: Request) -> Tensor:
         """(L, B, 1, 1) 0 or 1, the same for the same sentence in whatever batch."""

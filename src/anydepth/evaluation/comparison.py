@@ -8,6 +8,7 @@ from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name
 from anydepth.evaluation.costs import Cost, cost
 from anydepth.evaluation.differences import Difference, Differences, compared_depths, differences, enough_samples
+from anydepth.evaluation.language_table import LanguageTable, language_table
 from anydepth.evaluation.metrics import signatures
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.significance import SEED
@@ -33,6 +34,8 @@ class Comparison:
     """Resampled test sets behind the differences."""
     signatures: dict[str, str] = field(default_factory=dict)
     """Of the resampled scores."""
+    languages: LanguageTable | None
+    """Of the runs that were evaluated in several languages."""
     costs: list[Cost]
     settings: list[tuple[str, list[str]]]
     """Settings that differ, with every run's value."""
@@ -56,7 +59,7 @@ class Comparison:
             "samples": self.samples,
             "signatures": self.signatures,
             "differences": [one.as_json() for one in self.differences],
-        }
+        } | ({"languages": self.languages.as_json()} if self.languages else {})
 
 
 def compare(records: Sequence[Record], baseline: str = "", samples: int | None = None) -> Comparison:
@@ -64,11 +67,13 @@ def compare(records: Sequence[Record], baseline: str = "", samples: int | None =
     as the correction needs unless given, 0 for no test."""
     measured = [record for record in records if record.grid]
     first = _named(baseline, records) if baseline else measured[0] if measured else None
+    languages = language_table(records, baseline, samples)
     test_set = _common_test_set(measured)
     reasons = _incomparable(measured, test_set) if len(measured) > 1 else []
     parts: dict[str, Any] = {"measured": measured, "baseline": first, "test_set": test_set, "incomparable": reasons}
     parts |= {"costs": [cost(record) for record in records], "settings": _differing_settings(records)}
-    if len(measured) < 2 or first is None:
+    parts["languages"] = languages
+    if len(measured) < 2 or first not in measured:
         return Comparison(**parts)
     comparable = test_set is not None and not differ(measured, "signatures")
     rows = _rows(measured)
@@ -85,7 +90,7 @@ def compare(records: Sequence[Record], baseline: str = "", samples: int | None =
 def _named(name: str, records: Sequence[Record]) -> Record:
     for record in records:
         if record.name == name:
-            if not record.grid:
+            if not record.grid and not record.languages:
                 raise UserError(f"--baseline {name}: it has no depth grid yet; make it with anydepth evaluate")
             return record
     raise UserError(f"--baseline {name}: expected one of {', '.join(record.name for record in records)}")

@@ -8,14 +8,15 @@ from anydepth.evaluation import page as parts
 from anydepth.evaluation.cells import Cell
 from anydepth.evaluation.comparison import Comparison
 from anydepth.evaluation.differences import Differences
-from anydepth.evaluation.page import METRICS, Page
+from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import choose_samples
 
 
 def show_comparison(page: Page, comparison: Comparison) -> None:
     """Fill the page with what its runs have in common and what tells them apart."""
-    page.comparison = comparison
+    page.comparison, page.languages = comparison, comparison.languages
     measured = comparison.measured
     if len(measured) < 2:
         return

@@ -94,6 +94,27 @@ def differences(baseline: Record, others: list[Record], samples: int | None = No
     return found
 
 
+def language_differences(baseline: Record, others: list[Record], samples: int) -> list[Differences]:
+    """As `differences`, but language by language, every run at the deepest depth it has there; `depths` are languages.
+
+    Where two runs were not evaluated on the same test set of a language, or outputs were not kept, it is left out.
+    """
+    found = []
+    for other in others:
+        systems = {}
+        for language, ours in baseline.languages.items():
+            theirs = other.languages.get(language)
+            if theirs is None or not (ours.test_set() == theirs.test_set() is not None):
+                continue
+            a, b = (list(one.statistics([one.deepest]).values()) for one in (ours, theirs))
+            if a and b:
+                resampling = Resampling(len(a[0].bleu), samples)
+                systems[language] = (a[0], b[0], resampling.scores(a[0]), resampling.scores(b[0]))
+        if systems:
+            found += [_differences(other.name, metric, systems) for metric in Statistics._fields]
+    return found
+
+
 def compared_depths(baseline: Record, other: Record) -> dict[str, tuple[str, str]]:
     """What is compared with what, under the name of the depth; without a shared depth, each run's deepest."""
     shared = {depth: (depth, depth) for depth in baseline.depths if depth in other.depths}

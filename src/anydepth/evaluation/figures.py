@@ -65,6 +65,20 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.1g}"
 
 
+def plain(value: float) -> str:
+    """At most two decimals, none where there is nothing behind the point."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def scale() -> str:
+    """The colours of heat maps as a CSS gradient, low ones first."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    colors = matplotlib.colormaps["viridis"]
+    return f"linear-gradient(90deg, {', '.join(to_hex(colors(place / 8)) for place in range(9))})"
+
+
 def signed(value: float, digits: int = 2) -> str:
     """With a sign, also that of a rounded 0."""
     return f"{value:+.{digits}f}".replace("-", "−")
@@ -93,14 +107,14 @@ def as_svg(figure: Any, description: str, titles: dict[str, str]) -> str:
     for name, title in titles.items():
         body = body.replace(f'<g id="{name}">', f"<g><title>{html.escape(title)}</title>")
     body = re.sub(r'<g id="[^"]*"', "<g", body)
-    # what is left are definitions, referred to within the figure
-    unique = hashlib.sha256(body.encode()).hexdigest()[:8]
+    # what is left are definitions, referred to within the figure; of figures that look alike descriptions differ
+    unique = hashlib.sha256((description + body).encode()).hexdigest()[:8]
     body = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>f{unique}-", body)
     body = re.sub(r"font-family: [^;]*; ", "", body)
     body = re.sub("|".join(THEME), lambda match: f"var({THEME[match[0]]})", body)
     body = re.sub(r"\s+", " ", body)
     width, height = (round(inches * 72) for inches in figure.get_size_inches())
     return (
-        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width}px" role="img"'
+        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width}px; --width: {width}px" role="img"'
         f' aria-label="{html.escape(description)}">{body}'
     )

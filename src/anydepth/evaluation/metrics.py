@@ -16,6 +16,9 @@ import numpy as np
 
 Array = np.ndarray
 
+METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+"""Their names in print."""
+
 
 @dataclass(frozen=True)
 class Scores:

@@ -74,8 +74,15 @@ class Line:
 
 
 @styled
-def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (480, 250)) -> str:
-    """One panel of training curves."""
+def curves(
+    lines: Sequence[Line],
+    label: str,
+    *,
+    log: bool = False,
+    whole: bool = False,
+    size: tuple[int, int] = (480, 250),
+) -> str:
+    """One panel of training curves: of numbers on a logarithmic scale, of whole numbers, or of any."""
     figure, axes = empty_figure(*size)
     for line in lines:
         points = [(x, y) for x, y in zip(line.steps, line.values, strict=True) if math.isfinite(y)]
@@ -86,10 +93,15 @@ def curves(lines: Sequence[Line], label: str, *, size: tuple[int, int] = (480, 2
         style = {"linewidth": 1.1, "alpha": 0.55} if line.faint else {"linewidth": 1.8}
         marker = {"marker": "o", "markersize": 3.2} if not line.faint and len(means) <= 40 else {}
         axes.plot([x for x, _ in means], [y for _, y in means], color=line.color, label=line.name, **style, **marker)
-    axes.set(xlabel="step", ylabel=label)
+    axes.set(xlabel="step", ylabel=label, yscale="log" if log else "linear")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    if whole:
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    if log:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.margins(x=0.03, y=0.08)
-    if len(lines) > 1:
+    if sum(bool(line.name) for line in lines) > 1 or any(line.faint and not line.name for line in lines):
         axes.legend(labelcolor=INK, fontsize=FONT - 1, handlelength=1.4)
     return as_svg(figure, f"{label} over training steps", {})
 

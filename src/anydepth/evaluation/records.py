@@ -15,11 +15,11 @@ from typing import Any
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name
 from anydepth.evaluation.files import read_lines
+from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import Statistics
 from anydepth.evaluation.statistics import Progress, read_statistics
-from anydepth.plan import parse_depth
+from anydepth.evaluation.training_log import TrainingLog, read_log
 
-Lines = list[dict[str, Any]]
 ONE_WAY = {
     "signatures": "scored in another way",
     "test_set": "evaluated on another test set",
@@ -34,13 +34,10 @@ class Folder:
 
     path: Path
     config_text: str
-    train: Lines
-    """Training lines of metrics.jsonl by step; of a step done twice, before and after a resume, the last."""
-    valid: dict[str, Lines]
-    """Validation lines by depth, shallow depths first."""
-    unreadable: int
-    """Lines of metrics.jsonl that are no JSON, as a killed training may leave."""
+    log: TrainingLog
     grid: dict[str, Any] | None
+    """Of a run that was evaluated in several languages each has its own instead."""
+    languages: dict[str, "Folder"]
 
     @property
     def depths(self) -> list[str]:
@@ -76,6 +73,12 @@ class Record:
     def main(self) -> Folder:
         """The folder whose training is shown: the only one, or that of the deepest model."""
         return self.folder_of(self.deepest) if self.grid else self.folders[0]
+
+    @property
+    def languages(self) -> dict[str, "Record"]:
+        """Every language as a record of its own, where the run was evaluated in several."""
+        each = self.folders[0].languages.items() if len(self.folders) == 1 else ()
+        return {key: Record(self.name, (folder,), folder.grid) for key, folder in each if folder.grid}
 
     @property
     def lowercase(self) -> bool:
@@ -135,29 +138,11 @@ def read_folder(path: Path) -> Folder:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{config}: not TOML: {error}") from None
-    return Folder(path, text, *read_metrics(path / "metrics.jsonl"), _read_grid(path / "grid.json"))
-
-
-def read_metrics(path: Path) -> tuple[Lines, dict[str, Lines], int]:
-    """Training lines, validation lines by depth, and how many lines could not be read."""
-    train: dict[int, dict[str, Any]] = {}
-    valid: dict[str, dict[int, dict[str, Any]]] = {}
-    unreadable = 0
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-            if entry["kind"] == "train":
-                train[entry["step"]] = entry
-            elif entry["kind"] == "valid":
-                valid.setdefault(entry["depth"], {})[entry["step"]] = entry
-        except (ValueError, KeyError, TypeError):
-            unreadable += 1
-
-    def by_step(entries: dict[int, dict[str, Any]]) -> Lines:
-        return [entries[step] for step in sorted(entries)]
-
-    depths = sorted(valid, key=lambda depth: sum(parse_depth(depth)))
-    return by_step(train), {depth: by_step(valid[depth]) for depth in depths}, unreadable
+    grid, languages = _read_grid(path / "grid.json"), {}
+    if grid and "languages" in grid:
+        languages = {key: read_folder(path / LANGUAGES / key) for key in grid["languages"]}
+        grid = None
+    return Folder(path, text, read_log(path / "metrics.jsonl"), grid, languages)
 
 
 def _parse(run: str | Path) -> tuple[str, list[Path]]:
@@ -180,6 +165,8 @@ def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
     """The grids of several runs as one: what they have in common, and all their cells."""
     cells: dict[str, tuple[Folder, Cell]] = {}
     for folder in folders:
+        if folder.languages:
+            raise UserError(f"{name}: {folder.path} was evaluated in several languages: not one grid")
         if not folder.grid:
             raise UserError(f"{name}: {folder.path} has no depth grid yet; make it with anydepth evaluate")
         for cell in folder.grid["cells"]:

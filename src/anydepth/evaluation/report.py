@@ -25,7 +25,10 @@ from anydepth.evaluation.cells import (
 from anydepth.evaluation.comparison import Comparison, compare
 from anydepth.evaluation.comparison_page import show_comparison
 from anydepth.evaluation.files import write_atomically
-from anydepth.evaluation.page import METRICS, Page
+from anydepth.evaluation.language_table import language_table
+from anydepth.evaluation.languages import average
+from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
 from anydepth.training_cost import TOKENS
@@ -48,6 +51,9 @@ def write_page(records: list[Record], out: Path, comparison: Comparison | None, 
         show_comparison(page, comparison)
     elif records[0].grid:
         _show_grid(page, SAMPLES if samples is None else samples)
+    elif records[0].languages:
+        page.languages = language_table(records)
+        page.mean_maps = _mean_maps(records[0].languages)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, _render(page))
     return out
@@ -75,6 +81,17 @@ def _show_grid(page: Page, samples: int) -> None:
         pass  # nothing to choose from
     page.samples = _samples(record)
     page.picker = _picker(cells)
+
+
+def _mean_maps(languages: dict[str, Record]) -> list[tuple[str, str]]:
+    """The mean over languages at every depth, where all have several in common."""
+    by_depth = [{depth_name(cell): cell for cell in record.cells} for record in languages.values()]
+    shared = [depth for depth in by_depth[0] if all(depth in one for one in by_depth)]
+    if len(shared) < 2:
+        return []
+    means = [average([one[depth] for one in by_depth]) for depth in shared]
+    cells = [mean | {side: round(mean[side]) for side in ("encoder", "decoder")} for mean in means]
+    return [(label, heat_maps.heat_map(cells, metric, label)) for metric, label in METRICS.items()]
 
 
 def _headline(cells: list[Cell]) -> dict[str, Any]:
@@ -148,6 +165,12 @@ def _render(page: Page) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"number": figures.number, "signed": figures.signed, "depth": depth_name}
+    environment.filters |= {
+        "number": figures.number,
+        "signed": figures.signed,
+        "depth": depth_name,
+        "plain": figures.plain,
+    }
     style = (here / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("report.html").render(page=page, style=style, metrics=METRICS, tokens=TOKENS)
+    template = environment.get_template("report.html")
+    return template.render(page=page, style=style, metrics=METRICS, tokens=TOKENS, scale=figures.scale())

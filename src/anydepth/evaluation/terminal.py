@@ -10,7 +10,9 @@ from rich.text import Text
 from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name, fastest_within, telling_depths
 from anydepth.evaluation.comparison import Comparison
-from anydepth.evaluation.page import METRICS
+from anydepth.evaluation.figures import plain
+from anydepth.evaluation.language_table import LanguageTable
+from anydepth.evaluation.metrics import METRICS
 from anydepth.evaluation.samples import differences
 
 
@@ -32,6 +34,22 @@ def print_grid(console: Console, grid: dict[str, Any]) -> None:
         legend.stylize("bold cyan", legend.plain.rindex(" ") + 1)
         legend.append(f" ({top['seconds'] / near['seconds']:.1f} times as fast)")
     console.print(legend)
+
+
+def print_languages(console: Console, grid: dict[str, Any]) -> None:
+    """Every language at its deepest depth, and the mean."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("language")
+    for heading in ("depth", "BLEU", "chrF", "seconds"):
+        table.add_column(heading, justify="right")
+    for language in grid["languages"]:
+        cell = deepest([cell for cell in grid["cells"] if cell["language"] == language])
+        table.add_row(language, depth_name(cell), *(f"{number:.2f}" for number in scores_of(cell)))
+    table.add_section()
+    mean = grid["average"]
+    layers = f"{plain(mean['encoder'])}-{plain(mean['decoder'])}"
+    table.add_row("mean", layers, *(f"{number:.2f}" for number in scores_of(mean)), style="bold")
+    console.print(table)
 
 
 def print_samples(console: Console, grid: dict[str, Any], count: int = 3) -> None:
@@ -93,7 +111,27 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if comparison.differences:
         console.print(_means(comparison))
         console.print(_by_depth(comparison))
+    if comparison.languages:
+        print_language_table(console, comparison.languages)
     console.print(_costs(comparison))
+
+
+def print_language_table(console: Console, found: LanguageTable) -> None:
+    for reason in found.incomparable:
+        console.print(Text(reason, "yellow"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.caption = f"BLEU of each run at its deepest; * significantly different from {found.baseline}"
+    table.add_column("language", style="bold")
+    for run in found.runs:
+        table.add_column(Text(run), justify="right")
+    for row in (*found.rows, found.mean):
+        entries = []
+        for run, cell in zip(found.runs, row.cells):
+            one = found.at(run, "bleu", row.name)
+            score = f"{cell['bleu']:.2f}{'*' if one and one.verdict else ' '}" if cell else "·"
+            entries.append(Text(score, "green" if cell is not None and cell is row.best else ""))
+        table.add_row(row.name, *entries, end_section=row is found.rows[-1])
+    console.print(table)
 
 
 def _means(comparison: Comparison) -> Table:

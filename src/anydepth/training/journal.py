@@ -68,7 +68,7 @@ class Journal:
             self.draw(line)
         if line["kind"] == "train":
             self.bar.update(self.task, news=headline(line))
-        if line["kind"] == "valid" or (self.bar.disable and line["kind"] != "logits" and line["step"] % 500 == 0):
+        if line["kind"] == "valid" or (self.bar.disable and "loss" in line and line["step"] % 500 == 0):
             self.say(f"step {line['step']}: {headline(line)}")
 
     def draw(self, line: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Journal:
         if self.board is None:
             assert self.open_board is not None
             self.board = self.open_board(str(self.folder / "tensorboard"), purge_step=self.forgotten_from)
-        kind = f"{line['kind']}-{line['depth']}" if "depth" in line else line["kind"]
+        kind = "-".join(line[name] for name in ("kind", "depth", "language") if name in line)
         for name, value in line.items():
             if isinstance(value, float):
                 self.board.add_scalar(f"{kind}/{name}", value, line["step"])
@@ -92,7 +92,8 @@ def headline(line: dict[str, Any]) -> str:
     if line["kind"] == "train":
         return f"loss {line['loss']:.3f} · {line['tokens_per_second']:,.0f} tokens/s"
     scores = "".join(f" · {name} {line[name]:.1f}" for name in ("bleu", "chrf") if name in line)
-    return f"valid {line['depth']} · loss {line['loss']:.3f}{scores}"
+    where = " ".join(line[name] for name in ("language", "depth") if name in line)
+    return f"valid {where} · loss {line['loss']:.3f}{scores}"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from anydepth.models import Translator
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
+from anydepth.training.gradients import LayerNorms, read_norms
 from anydepth.training.journal import Journal
 from anydepth.training.optim import Optimizers, learning_rate
 from anydepth.training.step import Step, Sums, mixed
@@ -55,7 +56,7 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
                 if ranks.world == 1 or run.due(settings.log_every):  # agreeing makes a GPU wait
                     run.progress.seconds = agree(time.monotonic() - clock, ranks)
                     stopping = bool(agree(stop.asked, ranks))
-                run.log()
+                run.log(step_once.layer_norms)
                 if run.due(settings.validate_every):
                     run.compare()
                 if run.due(settings.save_every) or stopping:
@@ -73,6 +74,8 @@ class Progress:
     """Where a training stands: with weights, optimizer and place in the data, all that a resume needs."""
 
     step: int = 0
+    tokens: int = 0
+    """Target words trained on, those of all ranks, up to the last line of the journal or checkpoint."""
     seconds: float = 0.0
     best_loss: float = math.inf
     best_step: int = 0
@@ -111,7 +114,7 @@ class Training:
     def due(self, every: int) -> bool:
         return every > 0 and self.progress.step % every == 0
 
-    def log(self) -> None:
+    def log(self, layer_norms: LayerNorms) -> None:
         self.journal.advance(self.progress.step)
         last = self.due(self.settings.log_every)
         if last or self.ranks.device.type == "cpu":  # on a GPU every look at a number makes it wait
@@ -120,6 +123,9 @@ class Training:
             line = self.window.close(self.progress)
             line["epoch"] = self.data.epoch
             line["learning_rate"] = learning_rate(self.settings.optimizer, self.progress.step, self.settings.steps)
+            self.journal.write(line)
+        for stack, norms in layer_norms.items():
+            line = {"step": self.progress.step, "kind": "gradients", "stack": stack, "norms": read_norms(norms)}
             self.journal.write(line)
 
     def restore(self) -> None:
@@ -144,6 +150,7 @@ class Training:
     def save(self) -> None:
         """A checkpoint, unless the weights are spoilt."""
         self.window.check(self.progress.step, self.out)
+        self.progress.tokens = int(self.window.tokens)
         first_does(self.ranks, self.write_checkpoint)
         self.saved_step = self.progress.step
 
@@ -238,16 +245,21 @@ class Window:
     def begin(self, progress: Progress) -> None:
         self.steps = []
         self.seconds = progress.seconds
+        self.tokens = torch.tensor(progress.tokens, dtype=torch.double)
+        """Of the whole training."""
 
     def add(self, sums: Sums) -> None:
         self.steps.append(sums)
+        self.tokens = self.tokens + sums.tokens
 
     def close(self, progress: Progress) -> dict[str, Any]:
         """The line for the journal; a new window begins."""
         loss, nll, tokens, norm = torch.stack([torch.stack(sums) for sums in self.steps]).double().mean(0).tolist()
+        progress.tokens = int(self.tokens)
         line = {
             "step": progress.step,
             "kind": "train",
+            "tokens": progress.tokens,
             "loss": loss / tokens,
             "nll": nll / tokens,
             "gradient_norm": norm,

@@ -55,6 +55,8 @@ class TrainingConfig:
     """Last checkpoints whose mean is tried at the end; it becomes the model if its dev loss is the best."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
+    log_gradients: bool = False
+    """Also writes the norm of every layer's gradient, before clipping, for each step that has a line."""
     tensorboard: bool = False
     """Also writes the metrics for TensorBoard."""
 

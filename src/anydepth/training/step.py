@@ -18,6 +18,7 @@ from anydepth.objectives.latent_fairseq import FairseqLatentConfig
 from anydepth.objectives.single import single
 from anydepth.objectives.tasks import SharedPass, Tasks
 from anydepth.training.distributed import Ranks, add_up, add_up_gradients
+from anydepth.training.gradients import LayerNorms, layer_norms
 from anydepth.training.graphs import GraphedPass
 from anydepth.training.optim import Optimizers
 from anydepth.training.settings import TrainingConfig
@@ -46,6 +47,8 @@ class Step:
     ) -> None:
         self.model, self.optimizers, self.settings, self.seed, self.ranks = model, optimizers, settings, seed, ranks
         self.corpus_tokens = corpus_tokens
+        self.layer_norms: LayerNorms = {}
+        """Of the last step, if it is one to be logged."""
         on_gpu = ranks.device.type == "cuda"
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
@@ -116,6 +119,8 @@ class Step:
         if step % self.settings.inner_steps:  # only the last inner step's gradient moves φ (Appendix B.1)
             for parameter in self.optimizers.learnt_by_depth:
                 parameter.grad = None
+        logged = self.settings.log_gradients and step % self.settings.log_every == 0
+        self.layer_norms = layer_norms(self.model) if logged else {}
         return self.optimizers.update(step, self.settings.steps)
 
 
