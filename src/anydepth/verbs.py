@@ -148,10 +148,13 @@ def fill_grid(
 
     lowercase = lowercase or run.config.tokenizer.lowercase
     settings: dict[str, Any] = {"beam": beam, "batch": batch, "out": folder, "lowercase": lowercase, "notes": notes}
-    if len(known_languages(run.config)) > 1 and "" not in test_sets:
+    known = known_languages(run.config)
+    if len(known) > 1 and "" not in test_sets:
         return evaluate_languages(run, test_sets, depths, progress=progress, **settings)
+    if len(test_sets) > 1:
+        raise UserError(f"{len(test_sets)} test sets: expected one, or keys of the training corpora for all of them")
     ((key, (source, reference)),) = test_sets.items()
-    run = run.in_language(key or None)
+    run = run.in_language(key) if key in known else run
     return evaluate(run, source, reference, depths or run.depths(), progress=progress, **settings)
 
 

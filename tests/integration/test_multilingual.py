@@ -86,6 +86,7 @@ type = "report"
 name = "table"
 of = ["latent", "plain"]
 """
+TWICE = "{ type = 'builtin', source = 'en', target = 'de', size = 6, key = 'en-de' }"
 TEXTS = ["one", "two hundred and five", "May 23, 2024"]
 CHOICES = {  # a layer is used where its logit is above 0
     "encoder_depth.logits.0": [1.0, -1.0, 1.0],
@@ -306,6 +307,10 @@ def test_a_chain_scores_every_language(tmp_path: Path, cli: Cli) -> None:
         (("translate", "RUN", "FILE", "--language", "fi"), "language 'fi': unknown to this run; it knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "en"), "language 'en': could be en-de or en-fr"),
         (("evaluate", "RUN", "--language", "de-fr"), "its recipe names no test set for de-fr"),
+        (
+            ("evaluate", "RUN", "--set", f"data.test=[{TWICE}, {TWICE}]", "--out", "OUT"),
+            "its recipe names 2 test sets for en-de; give --source and --reference",
+        ),
         (("export", "RUN", "--to", "anydepth", "--out", "OUT"), "say which is meant"),
         (
             ("export", "RUN", "--to", "anydepth", "--out", "OUT", "--language", "all", "--depth", "2-2"),

@@ -151,7 +151,7 @@ def test_languages_do_not_make_one_grid(runs: list[Path], tmp_path: Path) -> Non
 
 def test_the_oracle_asks_for_a_language(runs: list[Path]) -> None:
     (record,) = read_records(runs[:1])
-    with pytest.raises(UserError, match="a depth grid for each language: expected one of them, such as .*/en-de"):
+    with pytest.raises(UserError, match="a depth grid for each language: expected one of them"):
         oracle(record)
 
 

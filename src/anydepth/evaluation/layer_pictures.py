@@ -23,9 +23,9 @@ def over_steps(
     layers = len(values[0])
     figure, axes = empty_figure(330, min(330, 74 + max(7, 40 - layers) * layers))
     numbers = np.array(values, dtype=float).T
-    # steps need not be evenly spaced: a value holds until the next one
-    edges = np.linspace(0, steps[-1], min(COLUMNS, len(steps)) + 1)
-    places = np.minimum(np.searchsorted(steps, edges[1:] - 1e-9), len(steps) - 1)
+    # steps need not be evenly spaced: every column shows the nearest
+    middles = (np.arange(COLUMNS) + 0.5) / COLUMNS * steps[-1]
+    places = np.abs(np.array(steps)[:, None] - middles).argmin(0)
     axes.imshow(
         np.ma.masked_invalid(numbers[:, places]),
         cmap="viridis",
