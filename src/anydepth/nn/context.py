@@ -27,7 +27,7 @@ class ContextAttention(nn.Module):
         if not self.gated:
             return own + found
         gate = (self.gate_own(own) + self.gate_context(found)).sigmoid()
-        return found + gate * (own - found)
+        return gate * own + (1 - gate) * found
 
 
 class NormedCrossAttention(CrossAttention):

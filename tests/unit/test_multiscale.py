@@ -1,0 +1,322 @@
+"""Multiscale collaboration: by hand, at its limits, decoded word by word, and refused where it has no meaning."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import PAD, packed_batch, random_batch
+from torch import Tensor, nn
+
+from anydepth.config import Config, dump, loads
+from anydepth.depth import DepthConfig
+from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.layerdrop import LayerDropConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.depth.rezero import ReZeroConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
+from anydepth.nn.attention import Padded
+from anydepth.nn.bridge import LastStateConfig, Memory
+from anydepth.nn.layers import LayerConfig
+from anydepth.nn.multiscale import GruCell, Multiscale, MultiscaleConfig
+from anydepth.objectives import ExitGridConfig, MultitaskConfig
+from anydepth.objectives.cross_entropy import losses_and_gradient
+from anydepth.objectives.single import single
+from anydepth.objectives.tasks import SharedPass
+from anydepth.plan import Plan, Plans
+from anydepth.training.checkpoint import load_weights
+
+LENGTHS = [(5, 6), (2, 4), (7, 3)]
+BATCH = random_batch(LENGTHS)
+FULL, ALL = FullConfig(), Padded(None)
+VARIANTS = [
+    MultiscaleConfig(),
+    MultiscaleConfig(blocks=(1, 3, 2)),
+    MultiscaleConfig(fusion="add"),
+    MultiscaleConfig(context="ffn"),
+    MultiscaleConfig(encoder_context=False),
+    MultiscaleConfig(decoder_context=False),
+    MultiscaleConfig(context="none"),
+]
+
+
+def name_of(bridge: MultiscaleConfig) -> str:
+    changed = {name: value for name, value in vars(bridge).items() if value != getattr(MultiscaleConfig(), name)}
+    return " ".join(f"{name}={value}" for name, value in changed.items()) or "paper"
+
+
+every_variant = pytest.mark.parametrize("bridge", VARIANTS, ids=name_of)
+
+
+def translator(
+    bridge: BridgeConfig, encoder: int = 6, decoder: int = 3, depth: DepthConfig = FULL, **layer: Any
+) -> Translator:
+    """Random weights, float64, no dropout."""
+    settings = LayerConfig(width=16, ffn=24, heads=2, dropout=0.0, **layer)
+    stacks = {"encoder": StackConfig(layers=encoder), "decoder": StackConfig(layers=decoder, depth=depth)}
+    model = Translator(TranslatorConfig(layer=settings, bridge=bridge, **stacks), 23, 23, PAD).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def states(model: Translator, plans: Plans | None = None) -> Tensor:
+    return model(BATCH, plans or model.plan())
+
+
+# ---- what it computes
+
+
+class Add(nn.Module):
+    def forward(self, block: Tensor, context: Tensor) -> Tensor:
+        return block + context
+
+
+def test_blocks_and_contexts_by_hand() -> None:
+    """Layers that add 1, and a cell that adds: C^n = x_0 + B^1 + … + B^n."""
+    bridge = Multiscale(MultiscaleConfig(), nn.Identity(), LayerConfig(width=2, heads=1), (1, 2))
+    bridge.cell, bridge.context_norm = Add(), nn.Identity()
+    seen = []
+
+    def run(read: list[Memory]) -> Any:
+        x = torch.tensor(10.0)
+        yield x
+        for step in range(3):
+            seen.append(float(read[step].context))
+            x = x + 1
+            yield x
+
+    memories = bridge(run, Plan((0, 1)))
+    assert seen == [10, 10 + 11, 10 + 11]
+    assert [(float(memory.state), float(memory.context)) for memory in memories] == [(11, 21), (13, 21 + 13)]
+
+
+def test_the_cell_is_a_gru() -> None:
+    ours, theirs = GruCell(LayerConfig(width=8, heads=1)), nn.GRUCell(8, 8)
+    theirs.load_state_dict(
+        {
+            "weight_ih": ours.block.weight,
+            "bias_ih": ours.block.bias,
+            "weight_hh": ours.context.weight,
+            "bias_hh": ours.context.bias,
+        }
+    )
+    block, context = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
+    expected = theirs(block.flatten(0, 1), context.flatten(0, 1)).unflatten(0, (2, 3))
+    assert torch.allclose(ours(block, context), expected, atol=1e-6)
+
+
+def test_an_encoder_layer_by_its_equation() -> None:
+    """Eq. 12, written out."""
+    layer = translator(MultiscaleConfig()).encoder.layers[0]
+    x, c = torch.randn(1, 4, 16).double(), torch.randn(1, 4, 16).double()
+    found = layer.begin(x, None, ALL, None, c)
+    attention = layer.context.attention
+    a_h = layer.attention(layer.attention_norm(x), ALL)
+    twin = nn.MultiheadAttention(16, 2, batch_first=True).double()
+    key, value = attention.key_value.weight.chunk(2), attention.key_value.bias.chunk(2)
+    twin.in_proj_weight.data = torch.cat([attention.query.weight, *key])
+    twin.in_proj_bias.data = torch.cat([attention.query.bias, *value])
+    twin.out_proj.load_state_dict(attention.out.state_dict())
+    a_c = twin(attention.query_norm(x), attention.key_norm(c), attention.value_norm(c))[0]
+    w_1, w_2, b = layer.context.gate_own.weight, layer.context.gate_context.weight, layer.context.gate_own.bias
+    g = torch.sigmoid(a_h @ w_1.T + a_c @ w_2.T + b)
+    assert torch.allclose(found, g * a_h + (1 - g) * a_c + x, atol=1e-12)
+
+
+# ---- its limits
+
+
+def shared_weights(model: Translator, into: Translator) -> Translator:
+    own = dict(into.named_parameters())
+    load_weights(into, {name: value for name, value in model.named_parameters() if name in own})
+    return into
+
+
+def test_a_gate_of_one_is_block_scale_collaboration() -> None:
+    model = translator(MultiscaleConfig())
+    with torch.no_grad():
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.context.gate_own.weight.zero_()
+            layer.context.gate_context.weight.zero_()
+            layer.context.gate_own.bias.fill_(50.0)
+    assert torch.equal(states(model), states(shared_weights(model, translator(MultiscaleConfig(context="none")))))
+
+
+def test_one_block_without_context_is_the_plain_model() -> None:
+    model = translator(MultiscaleConfig(context="none"), encoder=3, decoder=1)
+    assert torch.equal(states(model), states(shared_weights(model, translator(LastStateConfig(), 3, 1))))
+
+
+def test_decoder_layer_n_attends_to_block_n() -> None:
+    """Without context a block's final state is all that its decoder layer reads: zero the others' cross-attention."""
+    model = translator(MultiscaleConfig(context="none"))
+    for number, layer in enumerate(model.decoder.layers):
+        layer.cross.out.weight.data.mul_(number == 1)
+    lower = states(model)
+    for layer in model.encoder.layers[4:]:
+        layer.shrink.bias.data.mul_(3)
+    assert torch.equal(states(model), lower)
+    model.encoder.layers[3].shrink.bias.data.mul_(3)
+    assert not torch.allclose(states(model), lower)
+
+
+def test_gradients_reach_the_bottom_block_by_both_paths() -> None:
+    """Eq. 8: through the top of the encoder, and through the decoder layer that reads the block itself."""
+    model = translator(MultiscaleConfig(context="none"))
+    bottom = model.encoder.layers[0].shrink.bias
+
+    def gradient(*silent: int) -> Tensor:
+        for number, layer in enumerate(model.decoder.layers):
+            layer.cross.out.weight.requires_grad_(True).data.copy_(torch.eye(16) * (number not in silent))
+        return torch.autograd.grad(states(model).square().sum(), bottom)[0]
+
+    assert bool((gradient(1, 2) != 0).all())  # block 1 is read directly
+    assert bool((gradient(0, 1) != 0).all())  # only the top is read
+    assert not bool(gradient(0, 1, 2).any())
+
+
+@every_variant
+def test_every_parameter_learns(bridge: MultiscaleConfig) -> None:
+    model = translator(bridge)
+    states(model).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()) or "key_value.bias" in name, name
+
+
+@every_variant
+def test_gradients_are_right(bridge: MultiscaleConfig) -> None:
+    model = translator(replace(bridge, blocks=()), encoder=2, decoder=2)
+    batch = random_batch([(3, 2), (2, 2)])
+    names = ("context", "cell", "bridge")
+    own = [p for name, p in model.named_parameters() if any(part in name for part in names)]
+    own += [model.encoder.layers[1].attention.out.weight]
+
+    def total(*_: Tensor) -> Tensor:
+        return single(model, batch, model.plan(), 0.1).total
+
+    assert torch.autograd.gradcheck(total, own, fast_mode=True)
+
+
+# ---- padding, packing, decoding
+
+
+@every_variant
+def test_packed_sentences_and_single_ones_equal_padded_ones(bridge: MultiscaleConfig) -> None:
+    model = translator(bridge)
+    padded, packed = states(model), model(packed_batch(LENGTHS), model.plan())[0]
+    start = 0
+    for row, (source, target) in enumerate(LENGTHS):
+        assert torch.allclose(packed[start : start + target], padded[row, :target], atol=1e-12)
+        alone = BATCH._replace(source=BATCH.source[row : row + 1, :source], target_in=BATCH.target_in[row : row + 1])
+        assert torch.allclose(model(alone, model.plan())[0, :target], padded[row, :target], atol=1e-12)
+        start += target
+
+
+@every_variant
+def test_word_by_word_is_as_at_once(bridge: MultiscaleConfig) -> None:
+    model = translator(bridge, depth=PrefixConfig())
+    for name in model.depths():
+        expected = model.logits(states(model, model.plan(name)))
+        decoder = model.start(BATCH.source, model.plan(name))
+        rows = torch.arange(3)
+        for position in range(BATCH.target_in.shape[1]):
+            words = BATCH.target_in[rows, position]
+            real = words != PAD
+            assert torch.allclose(decoder.step(words)[real], expected[rows, position][real], atol=1e-10)
+            if position == 1:  # as beam search does
+                rows = torch.tensor([2, 0, 0, 1])
+                decoder.reorder(rows)
+
+
+def test_keys_and_values_are_made_once() -> None:
+    model, calls = translator(MultiscaleConfig()), []
+    for layer in model.decoder.layers:
+        for linear in (layer.cross.key_value, layer.context.attention.key_value):
+            linear.register_forward_hook(lambda *_: calls.append(1))
+    decoder = model.start(BATCH.source, model.plan())
+    for _ in range(4):
+        decoder.step(torch.tensor([4, 5, 6]))
+    assert len(calls) == 2 * 3
+
+
+# ---- flexible depth
+
+
+@pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig()], ids=lambda depth: depth.type)
+@pytest.mark.parametrize("objective", [ExitGridConfig(), MultitaskConfig()], ids=lambda objective: objective.type)
+def test_decoder_depths_trained_together_equal_separate_runs(
+    depth: DepthConfig, objective: ExitGridConfig | MultitaskConfig
+) -> None:
+    model = translator(MultiscaleConfig(blocks=(1, 2, 1, 2)), decoder=4, depth=depth)
+    (tasks,) = objective.choices(model)
+    assert len(tasks) > 1
+    loss = SharedPass(model, BATCH, 0.1, losses_and_gradient).backward(tasks)
+    together = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    total = sum((weight * single(model, BATCH, plans, 0.1).total for plans, weight in tasks), start=torch.zeros(()))
+    total.backward()
+    assert float(loss.total) * sum(weight for _, weight in tasks) == pytest.approx(float(total.detach()))
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(together[name], parameter.grad, atol=1e-9), name
+
+
+def test_a_shallow_decoder_does_not_compute_the_blocks_above() -> None:
+    model, calls = translator(MultiscaleConfig(blocks=(1, 2, 3)), depth=PrefixConfig()), []
+    for number, layer in enumerate(model.encoder.layers):
+        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
+    states(model, model.plan("6-2"))
+    assert calls == [0, 1, 2]
+
+
+@pytest.mark.parametrize("depth", [SubnetworkConfig(), LayerDropConfig(), LatentConfig(), ReZeroConfig()], ids=str)
+def test_decoder_layers_keep_their_blocks_under_every_policy(depth: DepthConfig) -> None:
+    model = translator(MultiscaleConfig(), depth=depth)
+    for name in model.depths():
+        assert bool(states(model, model.plan(name)).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"encoder": StackConfig(depth=PrefixConfig())}, 'encoder.depth = "prefix" may leave these out'),
+        ({"encoder": StackConfig(depth=LayerDropConfig())}, 'encoder.depth = "layerdrop" may leave these out'),
+        ({"decoder": StackConfig(layers=6, depth=RecurrentConfig(depth=6))}, "runs the same layer again and again"),
+        ({"layer": LayerConfig(norm="post")}, 'needs layer.norm = "pre", not "post"'),
+        ({"encoder": StackConfig(layers=7)}, "6 layers in blocks, 7 in the encoder; blocks of equal size"),
+        ({"bridge": MultiscaleConfig(blocks=(3, 3))}, "2 blocks for 6 decoder layers"),
+        ({"bridge": MultiscaleConfig(blocks=(1, 1, 1, 1, 1, 2))}, "7 layers in blocks, 6 in the encoder"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"bridge.*{reason}"):
+        TranslatorConfig(**{"bridge": MultiscaleConfig(), **settings})
+
+
+def test_settings_that_contradict_themselves() -> None:
+    with pytest.raises(ValueError, match="context: no layer attends to it"):
+        MultiscaleConfig(encoder_context=False, decoder_context=False)
+    with pytest.raises(ValueError, match="blocks: every block has at least 1 layer"):
+        MultiscaleConfig(blocks=(2, 0))
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    model = translator(MultiscaleConfig()).train()
+
+    def gradients() -> list[Tensor]:
+        return list(torch.autograd.grad(states(model).square().sum(), list(model.parameters())))
+
+    kept = gradients()
+    model.encoder.recompute = model.decoder.recompute = True
+    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(kept, gradients()))
+
+
+def test_the_settings_go_through_a_file() -> None:
+    bridge = MultiscaleConfig(blocks=(2, 4), context="ffn", fusion="add", encoder_context=False)
+    decoder = StackConfig(layers=2)
+    config = Config(model=TranslatorConfig(bridge=bridge, decoder=decoder))
+    assert loads(dump(config)).model == config.model
