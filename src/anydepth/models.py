@@ -11,15 +11,16 @@ from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.nn.attention import Packed, Padded, Sees
-from anydepth.nn.bridge import LastStateConfig, Memory, TransparentConfig
+from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
 from anydepth.nn.cache import Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
-from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
 from anydepth.plan import BothNoises, Plans, Request, parse_depth
 
 BridgeConfig = LastStateConfig | TransparentConfig | MultiscaleConfig
+Bridge = LastState | Transparent | Multiscale
 
 
 @config
@@ -99,7 +100,8 @@ class Translator(nn.Module):
         self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
         self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
         # every exit shares the final norms and the output matrix
-        self.bridge = config.bridge.build(final_norm(layer), layer, config.encoder.layers, config.decoder.layers)
+        sizes = config.encoder.layers, config.decoder.layers
+        self.bridge: Bridge = config.bridge.build(final_norm(layer), layer, *sizes)
         self.norm = final_norm(layer)
         self.output = output
         for part in (self.encoder, self.decoder, self.bridge):

@@ -17,6 +17,8 @@ from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.errors import UserError
+from anydepth.interop.extract import extracted, without_the_rest
 from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
 from anydepth.nn.attention import Padded
 from anydepth.nn.bridge import LastStateConfig, Memory
@@ -27,6 +29,7 @@ from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.single import single
 from anydepth.objectives.tasks import SharedPass
 from anydepth.plan import Plan, Plans
+from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
 
 LENGTHS = [(5, 6), (2, 4), (7, 3)]
@@ -320,3 +323,47 @@ def test_the_settings_go_through_a_file() -> None:
     decoder = StackConfig(layers=2)
     config = Config(model=TranslatorConfig(bridge=bridge, decoder=decoder))
     assert loads(dump(config)).model == config.model
+
+
+# ---- a smaller model out of it
+
+
+def run_of(model: Translator) -> Run:
+    return Run(Config(model=model.config), model, tokenizers=None)
+
+
+@pytest.mark.parametrize(
+    ("bridge", "depth"),
+    [
+        (MultiscaleConfig(blocks=(1, 3, 2)), PrefixConfig()),
+        (MultiscaleConfig(), ReZeroConfig()),
+        (MultiscaleConfig(blocks=(1, 3, 2), context="none"), SubnetworkConfig()),
+    ],
+    ids=lambda setting: setting.type,
+)
+def test_an_extracted_model_computes_what_the_large_one_does(bridge: MultiscaleConfig, depth: DepthConfig) -> None:
+    model = translator(bridge, depth=depth)
+    for name in model.depths():
+        config, tensors = extracted(run_of(model), model.plan(name))
+        smaller = Translator(config.model, 23, 23, PAD).double().eval()
+        load_weights(smaller, tensors)
+        assert len(smaller.encoder.layers) == len(model.bridge.reads(model.plan(name)))
+        assert torch.equal(states(smaller), states(model, model.plan(name)))
+
+
+def test_gaps_in_a_context_cannot_be_extracted() -> None:
+    model = translator(MultiscaleConfig(blocks=(1, 2, 1, 2)), decoder=4, depth=SubnetworkConfig(strategy="left"))
+    with pytest.raises(UserError, match="decoder layers 1, 3 of a multiscale model cannot stand alone"):
+        extracted(run_of(model), model.plan("6-2"))
+
+
+def test_the_layers_that_any_language_uses_keep_their_blocks() -> None:
+    model = translator(MultiscaleConfig(), depth=LatentConfig())
+    with torch.no_grad():
+        model.decoder_depth.logits[0].copy_(torch.tensor([1.0, 1.0, -1.0]))
+    kept = {"decoder": model.decoder_depth.for_all_keys()}
+    config, tensors = without_the_rest(run_of(model), kept)
+    smaller = Translator(config.model, 23, 23, PAD).double().eval()
+    load_weights(smaller, tensors)
+    assert (config.model.encoder.layers, config.model.bridge.blocks) == (4, (2, 2))
+    assert torch.equal(states(smaller), states(model))

@@ -7,9 +7,12 @@ import torch
 from conftest import PAD, packed_batch, random_batch
 from torch import Tensor, nn
 
+from anydepth.config import Config
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.interop.extract import extracted
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.bridge import LastStateConfig, Transparent, TransparentConfig
 from anydepth.nn.layers import LayerConfig
@@ -18,6 +21,7 @@ from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.single import single
 from anydepth.objectives.tasks import SharedPass
 from anydepth.plan import Plan
+from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
 
 LENGTHS = [(5, 6), (2, 4), (7, 3)]
@@ -39,7 +43,7 @@ def states(*values: float) -> list[Tensor]:
 
 
 def test_mixtures_start_as_averages_and_follow_their_weights() -> None:
-    bridge = Transparent(nn.Identity(), encoder_layers=2, decoder_layers=2, dropout=0.0)
+    bridge = Transparent(nn.Identity(), 2, encoder_layers=2, decoder_layers=2, dropout=0.0)
     first, second = bridge(lambda _: states(1, 2, 6), Plan((0, 1)))
     assert first.state.flatten().tolist() == second.state.flatten().tolist() == pytest.approx([3, 3])
     bridge.weights[1].data = torch.tensor([0.0, math.log(2), math.log(5)])
@@ -49,7 +53,7 @@ def test_mixtures_start_as_averages_and_follow_their_weights() -> None:
 
 
 def test_dropout_is_on_the_weights() -> None:
-    bridge = Transparent(nn.Identity(), encoder_layers=1, decoder_layers=1, dropout=0.5).train()
+    bridge = Transparent(nn.Identity(), 2, encoder_layers=1, decoder_layers=1, dropout=0.5).train()
     found = {float(bridge(lambda _: states(1, 10), Plan((0,)))[0].state[0, 0, 0].detach()) for _ in range(100)}
     assert found == {0, 1, 10, 11}  # either state twice as strong or not at all, for all words alike
     assert float(bridge.eval()(lambda _: states(1, 10), Plan((0,)))[0].state[0, 0, 0].detach()) == 5.5
@@ -123,3 +127,13 @@ def test_depth_scaled_weights_shrink_with_the_root_of_the_depth() -> None:
     for number, (plain, scaled) in enumerate(zip(encoder("xavier"), encoder("depth-scaled")), 1):
         for name, weight in plain.items():
             assert torch.allclose(scaled[name], weight / (math.sqrt(number) if weight.dim() == 2 else 1)), name
+
+
+def test_an_export_keeps_the_weights_of_its_decoder_layers() -> None:
+    model = transparent(SubnetworkConfig())
+    run = Run(Config(model=model.config), model, tokenizers=None)
+    for name in model.depths():
+        config, tensors = extracted(run, model.plan(name))
+        smaller = Translator(config.model, 23, 23, PAD).double().eval()
+        load_weights(smaller, tensors)
+        assert torch.equal(smaller(BATCH, smaller.plan()), model(BATCH, model.plan(name)))

@@ -60,6 +60,14 @@ class LastState(nn.Module):
         """The encoder steps that the decoder's plan depends on."""
         return plans.encoder
 
+    def products(self, plans: Plans) -> int:
+        """Multiplications per source word between encoder and decoder."""
+        return 0
+
+    def alone(self, decoder: Sequence[int]) -> tuple[LastStateConfig, dict[str, Tensor]]:
+        """The settings and parameters of a bridge to these decoder layers only."""
+        return LastStateConfig(), dict(self.named_parameters())
+
     def forward(self, run: Run, decoder: Plan) -> list[Memory]:
         for state in run(None):  # noqa: B007 - only the last one is wanted
             pass
@@ -87,21 +95,31 @@ class TransparentConfig:
             )
 
     def build(self, norm: nn.Module, layer: "LayerConfig", encoder: int, decoder: int) -> "Transparent":
-        return Transparent(norm, encoder, decoder, self.dropout)
+        return Transparent(norm, layer.width, encoder, decoder, self.dropout)
 
 
 class Transparent(nn.Module):
     """norm(Σ_k s_k x_k) with weights s = softmax(w) of each decoder layer's own; they start equal."""
 
-    def __init__(self, norm: nn.Module, encoder_layers: int, decoder_layers: int, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, width: int, encoder_layers: int, decoder_layers: int, dropout: float) -> None:
         super().__init__()
-        self.norm, self.dropout = norm, dropout
-        # a vector per decoder layer: no matrix, hence without weight decay, and extracted with its layer
+        self.norm, self.width, self.dropout = norm, width, dropout
+        # vectors and no matrix: without weight decay
         self.weights = nn.ParameterList(nn.Parameter(torch.zeros(encoder_layers + 1)) for _ in range(decoder_layers))
 
     def reads(self, plans: Plans) -> Plan:
         """The encoder steps that the decoder's plan depends on."""
         return plans.encoder
+
+    def products(self, plans: Plans) -> int:
+        """Multiplications per source word between encoder and decoder."""
+        return (len(plans.encoder) + 1) * len(set(plans.decoder.layers)) * self.width
+
+    def alone(self, decoder: Sequence[int]) -> tuple[TransparentConfig, dict[str, Tensor]]:
+        """The settings and parameters of a bridge to these decoder layers only."""
+        norm = {f"norm.{name}": parameter for name, parameter in self.norm.named_parameters()}
+        weights = {f"weights.{place}": self.weights[layer] for place, layer in enumerate(decoder)}
+        return TransparentConfig(dropout=self.dropout), norm | weights
 
     def forward(self, run: Run, decoder: Plan) -> list[Memory]:
         states = torch.stack(list(run(None)))

@@ -8,13 +8,16 @@ and cell read B^n through the final norm that all exits of the encoder share, th
 norm, encoder layers normalise C^n themselves (nn/context.py). C^0 has positions and dropout in it.
 """
 
-from itertools import accumulate
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from anydepth.config_class import config
+from anydepth.errors import UserError
 from anydepth.nn.bridge import Memory, Run
 from anydepth.nn.layers import FinalNorm, LayerConfig
 from anydepth.plan import Plan, Plans
@@ -84,7 +87,7 @@ class Multiscale(nn.Module):
 
     def __init__(self, config: MultiscaleConfig, norm: nn.Module, layer: LayerConfig, sizes: tuple[int, ...]) -> None:
         super().__init__()
-        self.norm = norm
+        self.config, self.norm = config, norm
         self.ends = tuple(accumulate(sizes))
         cells = {"gru": GruCell, "ffn": FeedForwardCell}
         self.cell = cells[config.context](layer) if config.context != "none" else None
@@ -92,20 +95,41 @@ class Multiscale(nn.Module):
 
     def reads(self, plans: Plans) -> Plan:
         """The encoder steps that the decoder's plan depends on: those up to its highest block."""
-        blocks = max(plans.decoder.layers, default=-1) + 1
-        return Plan(plans.encoder.layers[: self.ends[blocks - 1]] if blocks else ())
+        return Plan(plans.encoder.layers[: self.end(plans.decoder)])
+
+    def end(self, decoder: Plan) -> int:
+        return self.ends[max(decoder.layers)] if decoder.layers else 0
+
+    def products(self, plans: Plans) -> int:
+        """Multiplications per source word between encoder and decoder."""
+        if self.cell is None or not plans.decoder.layers:
+            return 0
+        contexts = max(plans.decoder.layers) + (self.context_norm is not None)
+        return contexts * sum(parameter.numel() for parameter in self.cell.parameters() if parameter.dim() == 2)
+
+    def alone(self, decoder: Sequence[int]) -> tuple[MultiscaleConfig, dict[str, Tensor]]:
+        """The settings and parameters of a bridge to these decoder layers only."""
+        if self.cell is not None and tuple(decoder) != tuple(range(len(decoder))):
+            kept = ", ".join(str(layer + 1) for layer in decoder)
+            raise UserError(
+                f"decoder layers {kept} of a multiscale model cannot stand alone: their context runs through the "
+                "blocks of the layers between them; only the first layers can"
+            )
+        ends = [0, *(self.ends[layer] for layer in decoder)]
+        blocks = tuple(end - start for start, end in pairwise(ends))
+        return replace(self.config, blocks=blocks), dict(self.named_parameters())
 
     def forward(self, run: Run, decoder: Plan) -> list[Memory]:
         """What encoder layers read is a function of the states so far: `read` gets each step's before it runs."""
         read: list[Memory] = []
         blocks: list[Memory] = []
-        context: Tensor | None = None
+        context, last = None, self.end(decoder)
         for step, state in enumerate(run(read)):
             if step == 0:
                 context = None if self.cell is None else state
             elif step in self.ends:
                 block = self.norm(state)
-                if self.cell is not None and (self.context_norm is not None or step != self.ends[-1]):
+                if self.cell is not None and (self.context_norm is not None or step != last):
                     context = self.cell(block, context)
                 blocks.append(Memory(block, None if self.context_norm is None else self.context_norm(context)))
             read.append(Memory(None, context))
