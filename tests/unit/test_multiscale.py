@@ -22,7 +22,7 @@ from anydepth.interop.extract import extracted, without_the_rest
 from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
 from anydepth.nn.attention import Padded
 from anydepth.nn.bridge import LastStateConfig, Memory
-from anydepth.nn.layers import LayerConfig
+from anydepth.nn.layers import Layer, LayerConfig
 from anydepth.nn.multiscale import GruCell, Multiscale, MultiscaleConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
@@ -31,6 +31,7 @@ from anydepth.objectives.tasks import SharedPass
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
+from anydepth.training.optim import OptimizerConfig, Optimizers
 
 LENGTHS = [(5, 6), (2, 4), (7, 3)]
 BATCH = random_batch(LENGTHS)
@@ -367,3 +368,34 @@ def test_the_layers_that_any_language_uses_keep_their_blocks() -> None:
     load_weights(smaller, tensors)
     assert (config.model.encoder.layers, config.model.bridge.blocks) == (4, (2, 2))
     assert torch.equal(states(smaller), states(model))
+
+
+# ---- training
+
+
+def test_l2_on_the_encoder_alone() -> None:
+    """Adam's first step on the gradient 2 λ W alone moves every matrix of the encoder's layers, and nothing else."""
+    model = translator(MultiscaleConfig())
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizers = Optimizers(model, OptimizerConfig(weight_decay=2e-5, decays="encoder", warmup=0, epsilon=1e-12))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizers.update(1, 10)
+    for name, parameter in model.named_parameters():
+        moved = not torch.equal(parameter, before[name])
+        assert moved == (name.startswith("encoder.layers.") and parameter.dim() == 2), name
+
+
+def test_the_layers_compile_once_per_stack() -> None:
+    """Whatever the block: what differs from layer to layer are tensors."""
+    torch._dynamo.reset()
+    model = translator(MultiscaleConfig(blocks=(1, 3, 2))).train()
+    for stack in (model.encoder, model.decoder):
+        compiled = torch.compile(Layer.__call__, backend="eager")
+        stack.compiled = {Layer.__call__: compiled}
+    expected = states(model.eval())
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    found = states(model.train())
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert counters["stats"]["unique_graphs"] == 2
