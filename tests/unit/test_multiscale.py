@@ -386,6 +386,7 @@ def test_l2_on_the_encoder_alone() -> None:
         assert moved == (name.startswith("encoder.layers.") and parameter.dim() == 2), name
 
 
+@pytest.mark.filterwarnings("default")  # the compiler's own, which as errors would stop it
 def test_the_layers_compile_once_per_stack() -> None:
     """Whatever the block: what differs from layer to layer are tensors."""
     torch._dynamo.reset()

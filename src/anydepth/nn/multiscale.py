@@ -126,7 +126,8 @@ class Multiscale(nn.Module):
         context, last = None, self.end(decoder)
         for step, state in enumerate(run(read)):
             if step == 0:
-                context = None if self.cell is None else state
+                # another object: the compiler makes a layer of its own for an input and a context that are one
+                context = None if self.cell is None else state.view_as(state)
             elif step in self.ends:
                 block = self.norm(state)
                 if self.cell is not None and (self.context_norm is not None or step != last):
