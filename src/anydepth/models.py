@@ -238,7 +238,8 @@ class TranslatorDecoder:
         if changes:
             assert self.sees.keys is not None
             self.sees = Padded(self.sees.keys[rows])
-            self.memories = reordered(self.memories, rows)
+            if not self.cache.length:  # later on, their keys and values are in the cache
+                self.memories = reordered(self.memories, rows)
             if self.gates is not None and self.gates.dim() > 1:  # each sentence has its own
                 self.gates = self.gates[:, rows]
 
