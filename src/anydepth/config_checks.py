@@ -26,6 +26,8 @@ def check_objective(objective: ObjectiveConfig, model: TranslatorConfig) -> None
             f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
             'is the same as "single"; give one of them a depth such as "prefix"'
         )
+    if several and model.decoder.mix == "dlcl":
+        raise ValueError(f"training.objective: {objective.type} shares decoder layers, which model.decoder.mix forbids")
     if not latent and isinstance(objective, LatentObjectiveConfig | FairseqLatentConfig):
         raise ValueError(f"training.objective: {objective.type} needs a stack with latent depth")
     for name, stack in stacks.items() if isinstance(objective, LatentObjectiveConfig) else ():

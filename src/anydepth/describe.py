@@ -18,7 +18,7 @@ from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
-from anydepth.training_cost import TOKENS, matrices, training_cost
+from anydepth.training_cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 
 NUMBER_BYTES = 4
 """Bytes of a number in the decoder's cache (fp32)."""
@@ -113,25 +113,28 @@ def planned_vocabularies(config: Config) -> tuple[int, int]:
 
 
 def describe_plan(model: Translator, plans: Plans) -> dict[str, Any]:
+    name, plans = plans.name, plans._replace(encoder=model.bridge.reads(plans))
     encoder, decoder = (
         [cast(Layer, stack.layers[layer]) for layer in plan.layers] for stack, plan in stacks(model, plans)
     )
     # keys and values of the encoder's states are made once per source token, for every decoder step
-    memory = sum(layer.cross.key_value.weight.numel() for layer in decoder if layer.cross)
-    source = 2 * (sum(map(matrices, encoder)) + memory)
+    memory = sum(memory_weights(layer) for layer in decoder)
+    source = 2 * (sum(map(matrices, encoder)) + memory + model.bridge.products(plans))
     target = 2 * (sum(map(matrices, decoder)) - memory + model.output.weight.numel())
-    cache = 2 * len(decoder) * model.config.layer.width * NUMBER_BYTES
+    numbers = 2 * model.config.layer.width * NUMBER_BYTES
+    cache = len(decoder) * numbers
+    source_cache = sum(map(memories_read, decoder)) * numbers
     return {
-        "name": plans.name,
+        "name": name,
         "encoder": [layer + 1 for layer in plans.encoder.layers],
         "decoder": [layer + 1 for layer in plans.decoder.layers],
         "parameters": size(model) - unused(model, plans),
         "flops_per_source_token": source,
         "flops_per_target_token": target,
         "flops": TOKENS * (source + target),
-        "cache_bytes_per_source_token": cache,
+        "cache_bytes_per_source_token": source_cache,
         "cache_bytes_per_target_token": cache,
-        "cache_bytes": TOKENS * (cache + cache),
+        "cache_bytes": TOKENS * (source_cache + cache),
     }
 
 

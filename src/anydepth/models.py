@@ -11,12 +11,16 @@ from anydepth.data.collate import Batch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.nn.attention import Packed, Padded, Sees
-from anydepth.nn.bridge import LastState
+from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
 from anydepth.nn.cache import Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
-from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
+from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
+from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
 from anydepth.plan import BothNoises, Plans, Request, parse_depth
+
+BridgeConfig = LastStateConfig | TransparentConfig | MultiscaleConfig
+Bridge = LastState | Transparent | Multiscale
 
 
 @config
@@ -29,6 +33,8 @@ class StackConfig:
     """Which of them run: see the depth policies."""
     mix: Literal["residual", "dlcl"] = "residual"
     """What a layer reads: the state before it, or (`dlcl`) a learned linear combination of all earlier states."""
+    initialisation: Literal["xavier", "depth-scaled"] = "xavier"
+    """How weights start; `depth-scaled` divides those of layer l by √l (Zhang et al. 2019)."""
 
     def __post_init__(self) -> None:
         if self.layers < 1:
@@ -53,6 +59,8 @@ class TranslatorConfig:
     """The source side."""
     decoder: StackConfig = StackConfig()
     """The target side."""
+    bridge: BridgeConfig = LastStateConfig()
+    """What decoder layers attend to: the encoder's last state, a mixture of all its states, or its blocks."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position vectors: fixed waves or a learned table."""
     max_positions: int = 1024
@@ -70,6 +78,7 @@ class TranslatorConfig:
                     f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
                     'use layer.norm = "pre" or "none"'
                 )
+        self.bridge.check(self.layer, self.encoder, self.decoder)
 
 
 class Translator(nn.Module):
@@ -85,16 +94,21 @@ class Translator(nn.Module):
         embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
         self.source = Embedding(source, *embed)
         self.target = Embedding(target, *embed)
-        self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
-        self.decoder = Stack(layer, config.decoder.layers, decoder=True, mix=config.decoder.mix)
+        fusion = config.bridge.fusion_in
+        self.encoder = Stack(layer, config.encoder.layers, False, config.encoder.mix, fusion.get("encoder"))
+        self.decoder = Stack(layer, config.decoder.layers, True, config.decoder.mix, fusion.get("decoder"))
         self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
         self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
         # every exit shares the final norms and the output matrix
-        self.bridge = LastState(final_norm(layer))
+        sizes = config.encoder.layers, config.decoder.layers
+        self.bridge: Bridge = config.bridge.build(final_norm(layer), layer, *sizes)
         self.norm = final_norm(layer)
         self.output = output
-        self.encoder.apply(initialise)
-        self.decoder.apply(initialise)
+        for part in (self.encoder, self.decoder, self.bridge):
+            part.apply(initialise)
+        for stack, settings in ((self.encoder, config.encoder), (self.decoder, config.decoder)):
+            if settings.initialisation == "depth-scaled":
+                scale_by_depth(stack.layers)
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -137,16 +151,16 @@ class Translator(nn.Module):
         x = self.target(batch.target_in, view.target_positions)
         return self.decode(x, view.target, memories, view.memory, plans, decoder_gates)
 
-    def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, gates: Tensor | None) -> list[Tensor]:
+    def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, gates: Tensor | None) -> list[Memory]:
         """(B, S) words → what each decoder step attends to, (B, S, D) each."""
-        states = self.encoder.states(self.source(source, positions), plans.encoder, gates, sees)
-        return self.bridge(states, len(plans.decoder))
+        x, plan = self.source(source, positions), self.bridge.reads(plans)
+        return self.bridge(lambda read: self.encoder.states(x, plan, gates, sees, read, sees), plans.decoder)
 
     def decode(
         self,
         x: Tensor,
         sees: Sees,
-        memories: list[Tensor],
+        memories: list[Memory],
         sees_memory: Sees,
         plans: Plans,
         gates: Tensor | None,
@@ -200,11 +214,11 @@ class TranslatorDecoder:
     """One growing translation per row: the `Decoder` that searches drive."""
 
     def __init__(
-        self, model: Translator, memories: list[Tensor], sees: Padded, plans: Plans, gates: Tensor | None
+        self, model: Translator, memories: list[Memory], sees: Padded, plans: Plans, gates: Tensor | None
     ) -> None:
         self.model, self.memories, self.sees, self.plans, self.gates = model, memories, sees, plans, gates
         self.cache = Cache(len(plans.decoder))
-        self.rows = memories[0].shape[0] if memories else 0
+        self.rows = sees.keys.shape[0] if sees.keys is not None else 0
 
     def step(self, tokens: Tensor) -> Tensor:
         """(R,) the last word of every row → (R, V) logits of the next."""
@@ -224,15 +238,16 @@ class TranslatorDecoder:
         if changes:
             assert self.sees.keys is not None
             self.sees = Padded(self.sees.keys[rows])
-            self.memories = reordered(self.memories, rows)
+            if not self.cache.length:  # later on, their keys and values are in the cache
+                self.memories = reordered(self.memories, rows)
             if self.gates is not None and self.gates.dim() > 1:  # each sentence has its own
                 self.gates = self.gates[:, rows]
 
 
-def reordered(memories: list[Tensor], rows: Tensor) -> list[Tensor]:
+def reordered(memories: list[Memory], rows: Tensor) -> list[Memory]:
     """Each memory's rows, copied once where several steps share a memory."""
-    done: dict[int, Tensor] = {}
-    return [done.setdefault(id(m), m[rows]) if id(m) not in done else done[id(m)] for m in memories]
+    done = {id(memory): memory.map(lambda tensor: tensor[rows]) for memory in memories}
+    return [done[id(memory)] for memory in memories]
 
 
 def final_norm(layer: LayerConfig) -> nn.Module:

@@ -17,11 +17,11 @@ from torch import nn
 
 from anydepth.config import Config
 from anydepth.evaluation.training_log import Lines, TrainingLog, read_log
-from anydepth.models import Translator
+from anydepth.models import Bridge, Translator
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Node, Tasks, tree
-from anydepth.plan import Plan
+from anydepth.plan import Plan, Plans
 from anydepth.training.settings import TrainingConfig
 
 TOKENS = 30
@@ -39,6 +39,8 @@ class Work(NamedTuple):
     """Cross-attentions and feed-forward parts of decoder layers."""
     exits: float
     """Output layers with their losses."""
+    bridge: float = 0
+    """Multiplications per source word between the encoder and the decoder."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +99,35 @@ def tokens_trained(train: Lines, last_step: int) -> int:
 
 def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:
     """Of the forward and backward pass of one sentence pair with so many words, on average over the draws."""
-    layers, exits = forward_flops(model, mean_work(training, model), source, target)
-    return (4 if training.recompute else 3) * layers + 3 * exits
+    layers, rest = forward_flops(model, mean_work(training, model), source, target)
+    return (4 if training.recompute else 3) * layers + 3 * rest
 
 
 def forward_flops(model: Translator, work: Work, source: int, target: int) -> tuple[float, float]:
-    """Of the layers, and of the output layers."""
+    """Of the layers, and of what stands between and behind them."""
     width = model.config.layer.width
     encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
-    assert decoder.cross is not None
-    memory = decoder.cross.key_value.weight.numel()
+    memory = memory_weights(decoder)
     rest = matrices(decoder) - matrices(decoder.attention) - memory
+    encoding = (1 + memories_read(encoder)) * attention(source, source, width)
+    crossing = memories_read(decoder) * attention(target, source, width)
     layers = (
-        work.encoder * (2 * source * matrices(encoder) + attention(source, source, width))
+        work.encoder * (2 * source * matrices(encoder) + encoding)
         + work.begun * (2 * target * matrices(decoder.attention) + attention(target, target, width))
-        + work.finished * (2 * target * rest + 2 * source * memory + attention(target, source, width))
+        + work.finished * (2 * target * rest + 2 * source * memory + crossing)
     )
-    return layers, work.exits * 2 * target * model.output.weight.numel()
+    return layers, 2 * target * work.exits * model.output.weight.numel() + 2 * source * work.bridge
+
+
+def memories_read(layer: Layer) -> int:
+    """Attentions to something else than the layer's own words."""
+    return (layer.cross is not None) + (layer.context is not None)
+
+
+def memory_weights(layer: Layer) -> int:
+    """Of a decoder layer: weights that make keys and values of the source."""
+    crosses = [layer.cross, layer.context.attention if layer.context else None]
+    return sum(cross.key_value.weight.numel() for cross in crosses if cross is not None)
 
 
 def attention(queries: int, keys: int, width: int) -> int:
@@ -135,13 +149,17 @@ def mean_work(training: TrainingConfig, model: Translator) -> Work:
     LayerDrop may drop a whole decoder, and then saves the encoder's backward pass: too rare to count.
     """
     if isinstance(training.objective, ExitGridConfig | MultitaskConfig):
-        each = [work(tasks) for tasks in training.objective.choices(model)]
+        each = [work(tasks, model.bridge) for tasks in training.objective.choices(model)]
         return Work(*(fmean(counts) for counts in zip(*each)))
     encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
-    return Work(encoder, decoder, decoder, 1)
+    every, whole = (Plan(tuple(range(depth.layers))) for depth in (model.encoder_depth, model.decoder_depth))
+    drawn = model.decoder_depth.plans().values() if model.decoder_depth.uniform else [whole]
+    plans = [Plans(every, plan) for plan in drawn]
+    read = fmean(len(model.bridge.reads(each)) / len(each.encoder) for each in plans)
+    return Work(encoder * read, decoder, decoder, 1, fmean(map(model.bridge.products, plans)))
 
 
-def work(tasks: Tasks) -> Work:
+def work(tasks: Tasks, bridge: Bridge) -> Work:
     """As `SharedPass` does it: plans that begin alike share layers, the encoder serves all decoders, and a first
     decoder layer's self-attention all encoder exits."""
     readers: dict[tuple[int, Plan], list[Plan]] = {}
@@ -149,7 +167,10 @@ def work(tasks: Tasks) -> Work:
         readers.setdefault((plans.decoder.layers[0], plans.encoder), []).append(plans.decoder)
     finished = sum(map(layers_of, readers.values()))
     firsts = len({first for first, _ in readers})
-    return Work(layers_of(task.plans.encoder for task in tasks), finished - len(readers) + firsts, finished, len(tasks))
+    layers = Plan(tuple({layer for task in tasks for layer in task.plans.decoder.layers}))
+    read = {Plans(task.plans.encoder, layers) for task in tasks}
+    encoder, between = layers_of(map(bridge.reads, read)), sum(map(bridge.products, read))
+    return Work(encoder, finished - len(readers) + firsts, finished, len(tasks), between)
 
 
 def layers_of(plans: Iterable[Plan]) -> int:

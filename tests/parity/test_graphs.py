@@ -11,8 +11,10 @@ from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
-from anydepth.models import StackConfig, Translator, TranslatorConfig
+from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
+from anydepth.nn.bridge import LastStateConfig, TransparentConfig
 from anydepth.nn.layers import LayerConfig
+from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.training.distributed import Ranks
@@ -25,13 +27,16 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # the compiler's own, which as errors would stop it
 ]
 VOCABULARY = 1000
+LAST = LastStateConfig()
 
 
-def step_on_gpu(depth: DepthConfig) -> Step:
+def step_on_gpu(depth: DepthConfig, bridge: BridgeConfig = LAST) -> Step:
     torch.manual_seed(0)
     layer = LayerConfig(width=128, ffn=256, heads=4, dropout=0.0)
-    stack = StackConfig(layers=4, depth=depth)
-    model = Translator(TranslatorConfig(layer=layer, encoder=stack, decoder=stack), VOCABULARY, VOCABULARY, PAD).cuda()
+    decoder = StackConfig(layers=4, depth=depth)
+    encoder = decoder if bridge == LAST else StackConfig(layers=8)
+    config = TranslatorConfig(layer=layer, encoder=encoder, decoder=decoder, bridge=bridge)
+    model = Translator(config, VOCABULARY, VOCABULARY, PAD).cuda()
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-3, warmup=10)
     settings = TrainingConfig(optimizer=optimizer)
     return Step(model, Optimizers(model, optimizer), settings, 1, Ranks(0, 1, torch.device("cuda")))
@@ -72,8 +77,22 @@ def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
 )
 def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # type: ignore[no-untyped-def]
     step = step_on_gpu(depth)
+    compare(step, sets(step.model))
+
+
+@pytest.mark.parametrize(
+    "bridge",
+    [MultiscaleConfig(), MultiscaleConfig(context="ffn", fusion="add"), TransparentConfig(dropout=0.0)],
+    ids=str,
+)
+def test_bridges_are_replayed_too(bridge: BridgeConfig) -> None:
+    step = step_on_gpu(PrefixConfig(), bridge)
+    compare(step, [(Task(step.model.plan(name), 1.0),) for name in ("8-4", "8-2")])
+    compare(step, ExitGridConfig().choices(step.model))
+
+
+def compare(step: Step, seen: list[Tasks]) -> None:
     assert step.graphs is not None
-    seen: list[Tasks] = sets(step.model)
     for number, tasks in enumerate([*seen, *seen[:2]]):  # some a second time, when others have been recorded
         given = batch(number)._replace(noise=step.model.noise(number + 1, *draws(number)))
         replayed, by_graph = step.graphs(given, tasks, alone=True), gradients(step.model)

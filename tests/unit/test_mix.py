@@ -10,8 +10,13 @@ from anydepth.interop.extract import extracted
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.mix import LinearMix
+from anydepth.objectives import ExitGridConfig
+from anydepth.objectives.cross_entropy import losses_and_gradient
+from anydepth.objectives.single import single
+from anydepth.objectives.tasks import SharedPass
 from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
+from anydepth.training.settings import TrainingConfig
 
 BATCH = random_batch([(5, 6), (2, 4), (7, 3)])
 
@@ -79,3 +84,24 @@ def test_an_export_keeps_the_mixture() -> None:
 def test_plans_that_leave_layers_out_are_refused() -> None:
     with pytest.raises(ValueError, match="mix: dlcl combines the states of all layers, and prefix may leave some out"):
         StackConfig(mix="dlcl", depth=PrefixConfig())
+
+
+def test_objectives_that_share_decoder_layers_are_refused() -> None:
+    mixed = StackConfig(mix="dlcl")
+    model = TranslatorConfig(encoder=StackConfig(depth=PrefixConfig()), decoder=mixed)
+    with pytest.raises(ValueError, match=r"exit-grid shares decoder layers, which model\.decoder\.mix forbids"):
+        Config(model=model, training=TrainingConfig(objective=ExitGridConfig()))
+
+
+def test_a_mixed_encoder_serves_several_decoder_depths() -> None:
+    layer = LayerConfig(width=16, ffn=24, heads=2, dropout=0.0)
+    stacks = {"encoder": StackConfig(layers=3, mix="dlcl"), "decoder": StackConfig(layers=2, depth=PrefixConfig())}
+    model = Translator(TranslatorConfig(layer=layer, **stacks), 23, 23, PAD).double()
+    (tasks,) = ExitGridConfig().choices(model)
+    SharedPass(model, BATCH, 0.1, losses_and_gradient).backward(tasks)
+    together = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    for plans, weight in tasks:
+        (weight * single(model, BATCH, plans, 0.1).total).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(together[name], parameter.grad, atol=1e-9), name

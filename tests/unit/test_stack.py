@@ -101,8 +101,8 @@ def test_soft_gates_are_refused_in_post_norm() -> None:
 
 def test_the_bridge_gives_the_last_state_to_every_step() -> None:
     bridge = LastState(nn.Identity())
-    memories = bridge(iter([torch.tensor(1.0), torch.tensor(2.0)]), 3)
-    assert [float(memory) for memory in memories] == [2.0, 2.0, 2.0]
+    memories = bridge(lambda _: iter([torch.tensor(1.0), torch.tensor(2.0)]), Plan((0, 1, 1)))
+    assert [float(memory.state) for memory in memories] == [2.0, 2.0, 2.0]
 
 
 def test_depths_are_written_encoder_decoder() -> None:

@@ -14,7 +14,10 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.describe import describe
-from anydepth.models import Translator
+from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
+from anydepth.nn.bridge import TransparentConfig
+from anydepth.nn.layers import LayerConfig
+from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig, ObjectiveConfig, SingleConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Request
@@ -51,6 +54,26 @@ def test_one_plan(depth: DepthConfig, recompute: bool) -> None:
     model = tiny_translator(depth, layers=3)
     tasks = (Task(model.plan(), 1.0),)
     assert counted(model, tasks, recompute) == expected(model, SingleConfig(), recompute)
+
+
+BRIDGES = [
+    TransparentConfig(),
+    MultiscaleConfig(blocks=(1, 2, 1)),
+    MultiscaleConfig(blocks=(1, 2, 1), context="none"),
+    MultiscaleConfig(blocks=(1, 2, 1), context="ffn", decoder_context=False),
+]
+
+
+@pytest.mark.parametrize("bridge", BRIDGES, ids=str)
+@pytest.mark.parametrize("objective", [SingleConfig(), ExitGridConfig()], ids=lambda objective: objective.type)
+def test_bridges_and_the_blocks_they_leave_out(bridge: BridgeConfig, objective: ObjectiveConfig) -> None:
+    layer = LayerConfig(width=16, ffn=24, heads=2)
+    stacks = {"encoder": StackConfig(layers=4), "decoder": StackConfig(layers=3, depth=PrefixConfig())}
+    model = Translator(TranslatorConfig(layer=layer, bridge=bridge, **stacks), 23, 23, 0)
+    draws = [(Task(model.plan(name), 1.0),) for name in model.depths()]
+    choices = draws if isinstance(objective, SingleConfig) else objective.choices(model)
+    mean = sum(counted(model, tasks) for tasks in choices) / len(choices)
+    assert mean == pytest.approx(expected(model, objective), rel=1e-12)
 
 
 @pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5)], ids=lambda d: d.type)
@@ -108,14 +131,14 @@ def test_tied_multi_and_flexible_depth_by_hand() -> None:
     """Tied-multi 6×6: the encoder once, of 36 decoder layers the first one's self-attention once instead of 6 times.
     Flexible depth 12-6: 28 and 12 layers in the sub-networks of the stacks, of which 3 and 1 are shared beginnings."""
     grid = tiny_translator(PrefixConfig(), layers=6)
-    assert mean_work(TrainingConfig(objective=ExitGridConfig()), grid) == (6, 31, 36, 36)
+    assert mean_work(TrainingConfig(objective=ExitGridConfig()), grid) == (6, 31, 36, 36, 0)
     stacks = "\n".join(
         f"[model.{name}]\nlayers = {layers}\ndepth = {{ type = 'subnetwork' }}"
         for name, layers in (("encoder", 12), ("decoder", 6))
     )
     with torch.device("meta"):
         flexible = Translator(loads(stacks).model, 10, 10, 0)
-    encoder, _, finished, exits = mean_work(TrainingConfig(objective=MultitaskConfig()), flexible)
+    encoder, _, finished, exits, _ = mean_work(TrainingConfig(objective=MultitaskConfig()), flexible)
     assert (encoder, finished, exits) == (28 - 3, 6 * (12 - 1), 24)
 
 

@@ -11,7 +11,7 @@ from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
 from anydepth.objectives import SingleConfig
-from anydepth.plan import Plans
+from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.training.checkpoint import weights, write_text, write_weights
 
@@ -42,19 +42,28 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
 def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
     """The configuration and the weights of a model that can run these plans alone."""
     policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    plans = plans._replace(encoder=run.model.bridge.reads(plans))
     kept = {name: policies[name].alone(getattr(plans, name), run.key) for name in policies}
     config, tensors = without_the_rest(run, kept)
     return (replace(config, data=of_language(config.data, run.key)) if run.key else config), tensors
 
 
 def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str, Tensor]]:
-    """With only so much of these stacks."""
-    config, tensors = run.config, weights(run.model)
+    """With only so much of these stacks, and of what stands between them."""
+    config, tensors, bridge = run.config, weights(run.model), run.model.bridge
     stacks = {"encoder": config.model.encoder, "decoder": config.model.decoder}
+    every = {name: tuple(range(stack.layers)) for name, stack in stacks.items()}
+    decoder = kept["decoder"].layers if "decoder" in kept else every["decoder"]
+    read = bridge.reads(Plans(Plan(every["encoder"]), Plan(decoder)))
+    if "encoder" not in kept and read.layers != every["encoder"]:
+        kept = {**kept, "encoder": run.model.encoder_depth.alone(read)}
     for name, alone in kept.items():
         tensors = reduced(tensors, name, alone)
         stacks[name] = replace(stacks[name], layers=len(alone.layers), depth=alone.depth)
-    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"])
+    between, own = bridge.alone(decoder)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("bridge.")}
+    tensors |= {f"bridge.{name}": tensor for name, tensor in own.items()}
+    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"], bridge=between)
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     return replace(config, model=model, training=training), tensors
 

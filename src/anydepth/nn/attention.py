@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anydepth.nn.cache import Slot
+from anydepth.nn.cache import Held, Slot
 from anydepth.nn.packed_attention import short_attention
 
 MOSTLY_SHORT = 512
@@ -99,17 +99,23 @@ class CrossAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, memory: Tensor, sees: Sees, slot: Slot | None = None) -> Tensor:
-        (q,) = split_heads(self.query(x), 1, self.heads)
-        if slot is None:
-            k, v = split_heads(self.key_value(memory), 2, self.heads)
+    def forward(self, x: Tensor, memory: Tensor, sees: Sees, held: Held | None = None) -> Tensor:
+        q = self.queries(x)
+        if held is None:
+            k, v = self.keys_and_values(memory)
         else:
-            if slot.memory is None:  # the same for every word of a translation: computed once
-                k, v = split_heads(self.key_value(memory), 2, self.heads)
-                slot.memory = (k, v)
-            k, v = slot.memory
+            if held.pair is None:
+                held.pair = self.keys_and_values(memory)
+            k, v = held.pair
         attended = attend(q, k, v, sees, causal=False, dropout=self.dropout if self.training else 0.0)
         return self.out(attended.flatten(2))
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self.query(x).unflatten(2, (self.heads, -1))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = split_heads(self.key_value(memory), 2, self.heads)
+        return k, v
 
 
 def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:

@@ -7,14 +7,25 @@ GROWTH = 64
 """Positions a slot grows by when it is full."""
 
 
+class Held:
+    """Keys and values of what is the same for every word of a translation, (R, S, H, d): computed once."""
+
+    def __init__(self) -> None:
+        self.pair: tuple[Tensor, Tensor] | None = None
+
+    def reorder(self, rows: Tensor) -> None:
+        if self.pair is not None:
+            self.pair = self.pair[0].index_select(0, rows), self.pair[1].index_select(0, rows)
+
+
 class Slot:
-    """Keys and values of one plan step, (R, T, H, d), and those of the encoder's memory."""
+    """Keys and values of one plan step, (R, T, H, d), and those of the encoder's memory and context."""
 
     def __init__(self) -> None:
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
-        self.memory: tuple[Tensor, Tensor] | None = None
+        self.memory, self.context = Held(), Held()
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Adds (R, n, H, d) keys and values and gives all so far."""
@@ -30,8 +41,9 @@ class Slot:
             # only what is filled; the buffers grow again with the next word
             self.keys = self.keys[:, : self.length].index_select(0, rows)
             self.values = self.values[:, : self.length].index_select(0, rows)
-        if sentences_change and self.memory is not None:
-            self.memory = self.memory[0].index_select(0, rows), self.memory[1].index_select(0, rows)
+        if sentences_change:
+            self.memory.reorder(rows)
+            self.context.reorder(rows)
 
 
 def grown(buffer: Tensor | None, like: Tensor, length: int) -> Tensor:

@@ -3,6 +3,7 @@
 pre-norm    x + z · F(norm(x))          post-norm    norm(x + F(x))          no norm    x + z · F(x)
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from anydepth.config_class import config
 from anydepth.nn.attention import CrossAttention, Sees, SelfAttention
 from anydepth.nn.cache import Slot
+from anydepth.nn.context import ContextAttention, NormedCrossAttention
 
 COMPILER: dict[str, Any] = {"triton.mix_order_reduction": False}
 """Layer-norm gradients by two reductions instead of one of mixed order: 9 % of a whole training step on an H200."""
@@ -52,9 +54,13 @@ class LayerConfig:
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is a memory, feed-forward."""
+    """Self-attention, cross-attention where there is a memory, feed-forward.
 
-    def __init__(self, config: LayerConfig, decoder: bool) -> None:
+    With `fusion`, a second attention stands beside the one that looks at the source, and reads the context of a
+    multiscale encoder (nn/multiscale.py).
+    """
+
+    def __init__(self, config: LayerConfig, decoder: bool, fusion: str | None = None) -> None:
         super().__init__()
         width, heads, bias, drop = config.width, config.heads, config.attention_bias, config.attention_dropout
         self.norm_first = config.norm == "pre"
@@ -65,6 +71,10 @@ class Layer(nn.Module):
         self.attention_norm = make_norm(config)
         self.cross = CrossAttention(width, heads, bias, drop) if decoder else None
         self.cross_norm = make_norm(config) if decoder else None
+        self.context = None
+        if fusion:
+            attention = (CrossAttention if decoder else NormedCrossAttention)(width, heads, bias, drop)
+            self.context = ContextAttention(attention, width, fusion)
         self.grow = nn.Linear(width, config.ffn)
         self.shrink = nn.Linear(config.ffn, width)
         self.ffn_norm = make_norm(config)
@@ -77,24 +87,41 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         sees_memory: Sees | None = None,
         slot: Slot | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
         """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, or None for 1."""
-        return self.finish(self.begin(x, gate, sees, slot), gate, memory, sees_memory, slot)
+        x = self.begin(x, gate, sees, slot, context)
+        return self.finish(x, gate, memory, sees_memory, slot, context)
 
-    def begin(self, x: Tensor, gate: Tensor | None, sees: Sees, slot: Slot | None = None) -> Tensor:
-        """Self-attention: what does not depend on the memory."""
+    def begin(
+        self, x: Tensor, gate: Tensor | None, sees: Sees, slot: Slot | None = None, context: Tensor | None = None
+    ) -> Tensor:
+        """Self-attention: what, in a decoder, does not depend on the source."""
         branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
+        if self.context is not None and self.cross is None:
+            assert context is not None
+            branch = self.context(branch, x, context, sees)
         return self.leave(x, branch, gate, self.attention_norm)
 
     def finish(
-        self, x: Tensor, gate: Tensor | None, memory: Tensor | None, sees_memory: Sees | None, slot: Slot | None = None
+        self,
+        x: Tensor,
+        gate: Tensor | None,
+        memory: Tensor | None,
+        sees_memory: Sees | None,
+        slot: Slot | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
         """Cross-attention, where there is a memory, and feed-forward."""
         if self.cross is not None:
             assert self.cross_norm is not None
             assert memory is not None
             assert sees_memory is not None
-            branch = self.cross(self.enter(x, self.cross_norm), memory, sees_memory, slot)
+            entered = self.enter(x, self.cross_norm)
+            branch = self.cross(entered, memory, sees_memory, slot and slot.memory)
+            if self.context is not None:
+                assert context is not None
+                branch = self.context(branch, entered, context, sees_memory, slot and slot.context)
             x = self.leave(x, branch, gate, self.cross_norm)
         branch = self.feed_forward(self.enter(x, self.ffn_norm))
         return self.leave(x, branch, gate, self.ffn_norm)
@@ -145,3 +172,12 @@ def initialise(module: nn.Module) -> None:
     if isinstance(module, CrossAttention):
         for part in module.key_value.weight.chunk(2):
             nn.init.xavier_uniform_(part, gain=2**-0.5)
+
+
+def scale_by_depth(layers: Iterable[nn.Module]) -> None:
+    """Depth-scaled initialisation (Zhang et al. 2019, with α = 1): the matrices of layer l start 1 / √l as large."""
+    with torch.no_grad():
+        for number, layer in enumerate(layers, 1):
+            for parameter in layer.parameters():
+                if parameter.dim() == 2:
+                    parameter.div_(number**0.5)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from anydepth.nn.attention import Sees
+from anydepth.nn.bridge import Memory
 from anydepth.nn.cache import Cache, Slot
 from anydepth.nn.layers import COMPILER, Layer, LayerConfig
 from anydepth.nn.mix import LinearMix
@@ -20,9 +21,11 @@ class Stack(nn.Module):
     recompute = False
     """Keep only each layer's input and compute the rest again in the backward pass (activation checkpointing)."""
 
-    def __init__(self, config: LayerConfig, layers: int, decoder: bool, mix: str = "residual") -> None:
+    def __init__(
+        self, config: LayerConfig, layers: int, decoder: bool, mix: str = "residual", fusion: str | None = None
+    ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config, decoder) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(config, decoder, fusion) for _ in range(layers))
         self.mix = LinearMix(config, layers) if mix == "dlcl" else None
         self.compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
 
@@ -32,14 +35,14 @@ class Stack(nn.Module):
         plan: Plan,
         gates: Tensor | None,
         sees: Sees,
-        memories: Sequence[Tensor] | None = None,
+        memories: Sequence[Memory] | None = None,
         sees_memory: Sees | None = None,
         cache: Cache | None = None,
     ) -> Iterator[Tensor]:
         """x_0 … x_K. To exit early, stop asking.
 
-        gates, (K,) or (K, B, 1, 1), scale the steps; memories are what each step's cross-attention reads; the cache has
-        a slot a step.
+        gates, (K,) or (K, B, 1, 1), scale the steps; memories are what each step reads besides its input, known when
+        it runs; the cache has a slot a step.
         """
         earlier: list[Tensor] = []
         x = x if self.mix is None else self.mix(earlier, x)
@@ -58,20 +61,21 @@ class Stack(nn.Module):
         x: Tensor,
         gate: Tensor | None,
         sees: Sees,
-        memory: Tensor | None = None,
+        memory: Memory | None = None,
         sees_memory: Sees | None = None,
         slot: Slot | None = None,
     ) -> Tensor:
         """One layer: x + z · F_l(x)."""
-        return self.run(Layer.__call__, layer, x, gate, sees, memory, sees_memory, slot)
+        state, context = memory or (None, None)
+        return self.run(Layer.__call__, layer, x, gate, sees, state, sees_memory, slot, context)
 
     def begin(self, layer: int, x: Tensor, gate: Tensor | None, sees: Sees) -> Tensor:
         """The part of a layer that does not depend on the memory, for exits that share it."""
         return self.run(Layer.begin, layer, x, gate, sees)
 
-    def finish(self, layer: int, x: Tensor, gate: Tensor | None, memory: Tensor, sees_memory: Sees) -> Tensor:
-        """The rest of a layer that was begun."""
-        return self.run(Layer.finish, layer, x, gate, memory, sees_memory)
+    def finish(self, layer: int, x: Tensor, gate: Tensor | None, memory: Memory, sees_memory: Sees) -> Tensor:
+        """The rest of a decoder layer that was begun."""
+        return self.run(Layer.finish, layer, x, gate, memory.state, sees_memory, None, memory.context)
 
     def run(self, part: Callable[..., Tensor], layer: int, *given: Any) -> Tensor:
         if not self.training:

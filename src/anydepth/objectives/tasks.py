@@ -16,6 +16,7 @@ from anydepth.data.collate import Batch
 from anydepth.depth import Depth
 from anydepth.models import Translator, View, look_at
 from anydepth.nn.attention import Padded, Sees
+from anydepth.nn.bridge import Memory
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy
 from anydepth.plan import Plan, Plans, Request
 
@@ -27,6 +28,8 @@ class Task(NamedTuple):
 
 Tasks = tuple[Task, ...]
 """Plain hashable data, like plans: recorded passes are kept by it."""
+Memories = dict[int, Memory]
+"""What each decoder layer reads."""
 
 
 class Node(NamedTuple):
@@ -77,8 +80,10 @@ class SharedPass:
     def backward(self, tasks: Tasks) -> Loss:
         """Adds the gradients of Σ weight · loss; gives the weighted means of the losses, for people."""
         model, view, batch = self.model, self.view, self.batch
-        memories = self.encode(task.plans.encoder for task in tasks)
-        memory_leaves = {plan: memory.detach().requires_grad_() for plan, memory in memories.items()}
+        read = self.encode(tasks)
+        memories = list(dict.fromkeys(t for each in read.values() for m in each.values() for t in m if t is not None))
+        leaves = {memory: memory.detach().requires_grad_() for memory in memories}
+        read = {plan: {n: m.map(leaves.__getitem__) for n, m in each.items()} for plan, each in read.items()}
         target = model.target(batch.target_in, view.target_positions)
         start, found = target.detach().requires_grad_(), []
         for first in dict.fromkeys(task.plans.decoder.layers[0] for task in tasks):
@@ -87,36 +92,47 @@ class SharedPass:
             opened = begun.detach().requires_grad_()
             for encoders, weights in alike([task for task in tasks if task.plans.decoder.layers[0] == first]):
                 for k in range(0, len(encoders), self.together):
-                    read = [memory_leaves[encoder] for encoder in encoders[k : k + self.together]]
-                    found.append(self.decode(first, opened, read, weights))
+                    exits = [read[encoder] for encoder in encoders[k : k + self.together]]
+                    found.append(self.decode(first, opened, exits, weights))
             begun.backward(opened.grad)
-        ends = [target, *memories.values(), *([] if self.decoder_gates is None else [self.decoder_gates])]
-        starts = [start, *memory_leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
+        ends = [target, *memories, *([] if self.decoder_gates is None else [self.decoder_gates])]
+        starts = [start, *leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
         torch.autograd.backward(ends, [leaf.grad for leaf in starts])
         whole = sum(weight for _, weight in tasks)
         return Loss(*(torch.stack(parts).sum() / whole for parts in zip(*found)))
 
-    def encode(self, plans: Iterable[Plan]) -> dict[Plan, Tensor]:
-        """What the decoder reads at each encoder exit."""
+    def encode(self, tasks: Tasks) -> dict[Plan, Memories]:
+        """What the decoder's layers read at each encoder exit."""
         model, view = self.model, self.view
+        decoder = Plan(tuple(sorted({layer for task in tasks for layer in task.plans.decoder.layers})))
+        plans = list(dict.fromkeys(task.plans.encoder for task in tasks))
+        if len(plans) == 1:
+            both, gates = Plans(plans[0], decoder), gates_of_steps(self.encoder_gates, plans[0])
+            memories = model.encode(self.batch.source, view.source_positions, view.source, both, gates)
+            return {plans[0]: dict(zip(decoder.layers, memories))}
+        # only the last state of each plan is read: other bridges and mixes refuse an encoder with several
         x = model.source(self.batch.source, view.source_positions)
 
         def run(layer: int, x: Tensor) -> Tensor:
             return model.encoder.step(layer, x, gate(self.encoder_gates, layer), view.source)
 
-        return {plan: model.bridge([state], 1)[0] for plan, state in walk(tree(plans), x, run)}
+        exits = {
+            plan: model.bridge(lambda _, state=state: [state], decoder) for plan, state in walk(tree(plans), x, run)
+        }
+        return {plan: dict(zip(decoder.layers, memories)) for plan, memories in exits.items()}
 
-    def decode(self, first: int, x: Tensor, memories: list[Tensor], weights: dict[Plan, float]) -> Loss:
+    def decode(self, first: int, x: Tensor, memories: list[Memories], weights: dict[Plan, float]) -> Loss:
         """One decoder, begun, through all exits that read these memories, and back."""
         model, copies = self.model, Copies(self.batch, self.view, len(memories))
-        memory = copies.stacked(memories)
+        read = copies.joined(memories)
 
         def run(layer: int, x: Tensor) -> Tensor:
-            return model.decoder.step(layer, x, gate(self.gate_leaf, layer), copies.target, memory, copies.memory)
+            own = gate(self.gate_leaf, layer)
+            return model.decoder.step(layer, x, own, copies.target, read[layer], copies.memory)
 
         (root,) = tree(weights).children
         x = copies.stacked([x] * len(memories))
-        x = model.decoder.finish(first, x, gate(self.gate_leaf, first), memory, copies.memory)
+        x = model.decoder.finish(first, x, gate(self.gate_leaf, first), read[first], copies.memory)
         words, output, pad = copies.stacked([self.batch.target_out] * len(memories)), model.output.weight, model.pad
         exits = [
             (weights[plan], cross_entropy(model.norm(x), output, words, pad, self.smoothing, self.kernel))
@@ -150,6 +166,15 @@ class Copies:
     def stacked(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat(tensors, self.axis) if len(tensors) > 1 else tensors[0]
 
+    def joined(self, exits: list[Memories]) -> Memories:
+        """What the layers read at several encoder exits as one; what they share is copied once."""
+        read = {layer: tuple(memories[layer] for memories in exits) for layer in exits[0]}
+        stacked = {
+            memories: Memory(*(None if parts[0] is None else self.stacked(list(parts)) for parts in zip(*memories)))
+            for memories in read.values()
+        }
+        return {layer: stacked[memories] for layer, memories in read.items()}
+
 
 def repeated(sees: Sees, times: int, queries: int, keys: int) -> Sees:
     """What the words of a batch see when it stands there several times; a packed row has so many queries and keys."""
@@ -166,6 +191,10 @@ def repeated(sees: Sees, times: int, queries: int, keys: int) -> Sees:
 
 def gates_by_layer(depth: Depth, key: str) -> Tensor | None:
     return depth.gates(Plan(tuple(range(depth.layers))), Request(key=key))
+
+
+def gates_of_steps(gates: Tensor | None, plan: Plan) -> Tensor | None:
+    return None if gates is None else torch.stack([gates[layer] for layer in plan.layers])
 
 
 def gate(gates: Tensor | None, layer: int) -> Tensor | None:

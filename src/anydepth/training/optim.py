@@ -24,6 +24,8 @@ class OptimizerConfig:
     """Added to the root of the second moment."""
     weight_decay: float = 0.0
     """Strength of weight decay on matrices; biases, norms and gates have none."""
+    decays: Literal["all", "encoder"] = "all"
+    """Which matrices: all, or those of the encoder's layers alone (multiscale, for very deep encoders)."""
     schedule: Literal["inverse-sqrt", "cosine", "linear", "constant"] = "inverse-sqrt"
     """Learning rate after the warm-up; `cosine` and `linear` end at 0 with the last step."""
     warmup: int = 4000
@@ -55,12 +57,10 @@ class Optimizers:
     def __init__(self, model: nn.Module, weights: OptimizerConfig, depth: OptimizerConfig | None = None) -> None:
         self.named = dict(model.named_parameters())
         self.learnt_by_depth = [p for part in model.modules() if isinstance(part, Depth) for p in part.parameters()]
-        if depth is None:
-            self.parts = [make_part(weights, list(self.named.values()))]
-        else:
-            apart = set(self.learnt_by_depth)
-            rest = [parameter for parameter in self.named.values() if parameter not in apart]
-            self.parts = [make_part(weights, rest), make_part(depth, self.learnt_by_depth)]
+        apart = set() if depth is None else set(self.learnt_by_depth)
+        self.parts = [make_part(weights, {name: p for name, p in self.named.items() if p not in apart})]
+        if depth is not None:
+            self.parts.append(make_part(depth, {name: p for name, p in self.named.items() if p in apart}))
 
     def update(self, step: int, steps: int) -> Tensor:
         """Clips gradients, moves what has one, forgets them. The norm is that of the first part's gradients."""
@@ -91,10 +91,13 @@ class Optimizers:
             of[parameter].state[parameter][moment] = value.to(parameter.device)
 
 
-def make_part(config: OptimizerConfig, parameters: list[nn.Parameter]) -> Part:
+def make_part(config: OptimizerConfig, named: dict[str, nn.Parameter]) -> Part:
     """Adam or AdamW, fused into few kernels."""
-    matrices = [p for p in parameters if p.ndim >= 2]
-    others = [p for p in parameters if p.ndim < 2]
+    parameters = list(named.values())
+    place = "encoder." if config.decays == "encoder" else ""
+    decayed = {parameter for name, parameter in named.items() if name.startswith(place) and parameter.ndim >= 2}
+    matrices = [p for p in parameters if p in decayed]
+    others = [p for p in parameters if p not in decayed]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     kind = torch.optim.AdamW if config.type == "adamw" else torch.optim.Adam
     optimizer = kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)

@@ -1,0 +1,53 @@
+"""Attention to the running context of a multiscale encoder, as a part of a layer (Wei et al. 2020, Eq. 12 and 13)."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anydepth.nn.attention import CrossAttention, Sees
+from anydepth.nn.cache import Held
+
+
+class ContextAttention(nn.Module):
+    """Fuses what a layer's own attention found, A_h, with what its words find in the context, A_c.
+
+    By a gate, g = sigmoid(W_1 A_h + W_2 A_c + b): g · A_h + (1 − g) · A_c; or, as the paper's ablation, by addition.
+    """
+
+    def __init__(self, attention: CrossAttention, width: int, fusion: str) -> None:
+        super().__init__()
+        self.attention = attention
+        self.gated = fusion == "gate"
+        if self.gated:
+            self.gate_own = nn.Linear(width, width)
+            self.gate_context = nn.Linear(width, width, bias=False)
+
+    def forward(self, own: Tensor, x: Tensor, context: Tensor, sees: Sees, held: Held | None = None) -> Tensor:
+        """(B, T, D) of the own attention, (B, T, D) queries and (B, S, D) context → (B, T, D)."""
+        found = self.attention(x, context, sees, held)
+        if not self.gated:
+            return own + found
+        gate = (self.gate_own(own) + self.gate_context(found)).sigmoid()
+        return gate * own + (1 - gate) * found
+
+
+class NormedCrossAttention(CrossAttention):
+    """Cross-attention with a norm of its own before each of its three projections, as encoder layers read the context.
+
+    The paper does not say how the context is normalised. These three norms a layer give the parameters it prints
+    (1,536 at width 256), and what they compute is what Eq. 12 says of LN(H) and LN(C): a norm's scale and shift
+    could as well be part of the projection behind it.
+    """
+
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
+        super().__init__(width, heads, bias, dropout)
+        self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width) for _ in range(3))
+
+    def queries(self, x: Tensor) -> Tensor:
+        return super().queries(self.query_norm(x))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.key_value.weight.chunk(2)
+        biases = (None, None) if self.key_value.bias is None else self.key_value.bias.chunk(2)
+        norms = self.key_norm, self.value_norm
+        key, value = (F.linear(norm(memory), *own) for norm, *own in zip(norms, weights, biases))
+        return key.unflatten(2, (self.heads, -1)), value.unflatten(2, (self.heads, -1))

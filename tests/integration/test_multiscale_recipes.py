@@ -1,0 +1,67 @@
+"""Every recipe for very deep encoders trains, translates and is exported through the command line, at tiny width."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+
+from anydepth.data.builtin import pairs
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes/multiscale").glob("*.toml"))
+RECIPES = [path for path in RECIPES if "stages" not in tomllib.loads(path.read_text())]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The depth of the recipe, a few thousand weights a layer, three updates."""
+    folder, settings = tmp_path_factory.mktemp("corpus"), []
+    for split, size in (("train", 8), ("dev", 1), ("test", 2)):
+        short = sorted(pairs("de", "en", split, 100), key=lambda pair: len("".join(pair)))[:size]
+        for side, language in enumerate(("de", "en")):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in short))
+        corpus = f'{{type="parallel", source="{folder}/{split}.de", target="{folder}/{split}.en"}}'
+        settings.append(f"data.{split}={f'[{corpus}]' if split == 'train' else corpus}")
+    settings += ["data.workers=1", "tokenizer.vocabulary=300", "training.device=cpu", "training.steps=3"]
+    settings += ["model.layer.width=16", "model.layer.ffn=16", "model.layer.heads=2", "training.optimizer.warmup=1"]
+    settings += ["training.validate_sentences=0", "training.log_every=1"]
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains(path: Path, tiny: list[str], tmp_path: Path, cli: Cli) -> None:
+    code, _, said = cli("train", path, "--out", tmp_path / "run", *tiny)
+    assert code == 0, said
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert losses == pytest.approx([5.7] * 3, abs=2)  # near log 300, whatever the depth
+
+
+def test_a_shallow_decoder_trains_translates_and_is_exported(tiny: list[str], tmp_path: Path, cli: Cli) -> None:
+    path = next(path for path in RECIPES if path.stem == "iwslt-msc-36")
+    run, small, text = tmp_path / "run", tmp_path / "small", tmp_path / "text"
+    text.write_text("eins zwei\ndrei\n")
+    settings = [
+        "--set",
+        'model.decoder.depth={type="prefix"}',
+        "--set",
+        'training.objective={type="exit-grid", pairs=2}',
+    ]
+    code, _, said = cli("train", path, "--out", run, *tiny, *settings)
+    assert code == 0, said
+    code, there, said = cli("translate", run, text, "--depth", "36-2", "--beam", 3)
+    assert code == 0, said
+    code, _, said = cli("export", run, "--to", "anydepth", "--depth", "36-2", "--out", small)
+    assert code == 0, said
+    assert "layers = 12" in (small / "config.toml").read_text()
+    code, here, said = cli("translate", small, text, "--beam", 3)
+    assert (code, here) == (0, there), said
+
+
+def test_what_has_no_meaning_is_one_line(tiny: list[str], tmp_path: Path, cli: Cli) -> None:
+    path = next(path for path in RECIPES if path.stem == "iwslt-msc-36")
+    code, _, said = cli("train", path, "--out", tmp_path / "run", *tiny, "--set", 'model.encoder.depth={type="prefix"}')
+    assert code == 2
+    assert "multiscale blocks end at fixed encoder layers" in said
+    assert len(said.strip().splitlines()) == 1
