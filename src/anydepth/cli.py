@@ -19,6 +19,7 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
+    evaluate_masked,
     evaluate_run,
     notes_of,
     progress_bar,
@@ -28,6 +29,7 @@ from anydepth.verbs import (
     render,
     report_runs,
     show_grid,
+    corpus_for_test,
 )
 
 app = typer.Typer(
@@ -270,6 +272,9 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
     ] = None,
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Masked language model: text, one sentence a line, also .gz.")
+    ] = None,
     depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
     beam: Beam = None,
     batch: Batch = None,
@@ -282,15 +287,27 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths: grid.json and report.html."""
+    from anydepth.config import load as load_config
+    from anydepth.data.corpora import Text
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    sources, references = read_test_set(run, source, reference, changes, language)
-    loaded = load(run, device, settings=changes).in_language(language)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
-    grid = evaluate_run(loaded, folder, sources, references, wanted, beam, batch, lowercase, notes)
+    if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
+        for flag, given in {"source": source, "reference": reference, "beam": beam, "batch": batch}.items():
+            if given is not None:
+                raise UserError(f"--{flag} is for translation: a masked language model takes --data")
+        corpus = Text(path=str(data)) if data else corpus_for_test(run, changes, language)
+        loaded = load(run, device, settings=changes).in_language(language)
+        grid = evaluate_masked(loaded, folder, corpus, wanted, notes)
+    else:
+        if data:
+            raise UserError("--data is for masked language models: give --source and --reference")
+        sources, references = read_test_set(run, source, reference, changes, language)
+        loaded = load(run, device, settings=changes).in_language(language)
+        grid = evaluate_run(loaded, folder, sources, references, wanted, beam, batch, lowercase, notes)
     show_grid(grid)
     print(f"The report is in {folder / 'report.html'}.")
 

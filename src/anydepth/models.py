@@ -8,15 +8,16 @@ from torch import Generator, Tensor, nn
 
 from anydepth.config_class import config
 from anydepth.data.collate import Batch
-from anydepth.depth import DepthConfig
+from anydepth.depth import Depth, DepthConfig
 from anydepth.depth.full import FullConfig
+from anydepth.depth.policy import NoLayers
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState
 from anydepth.nn.cache import Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
 from anydepth.nn.stack import Stack
-from anydepth.plan import BothNoises, Plans, Request, parse_depth
+from anydepth.plan import BothNoises, Plans, Request, depth_name, parse_depth
 
 
 @config
@@ -42,6 +43,14 @@ class StackConfig:
             raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 
 
+def check_norm(layer: LayerConfig, name: str, stack: StackConfig) -> None:
+    if layer.norm == "post" and stack.depth.gated:
+        raise ValueError(
+            f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
+            'use layer.norm = "pre" or "none"'
+        )
+
+
 @config
 class TranslatorConfig:
     """An encoder-decoder Transformer."""
@@ -65,47 +74,39 @@ class TranslatorConfig:
 
     def __post_init__(self) -> None:
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if self.layer.norm == "post" and stack.depth.gated:
-                raise ValueError(
-                    f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
-                    'use layer.norm = "pre" or "none"'
-                )
+            check_norm(self.layer, name, stack)
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, pad: int) -> "Translator":
+        return Translator(self, source_vocabulary, target_vocabulary, pad)
 
 
-class Translator(nn.Module):
-    """Source words → target words, at any planned depth."""
+class Planned(nn.Module):
+    """What a model of one stack or two answers about its plans, and what training reads of any model."""
 
-    def __init__(self, config: TranslatorConfig, source_vocabulary: int, target_vocabulary: int, pad: int) -> None:
-        super().__init__()
-        self.config, self.pad = config, pad
-        layer = config.layer
-        source = word_vectors(source_vocabulary, layer.width)
-        target = source if config.tie == "all" else word_vectors(target_vocabulary, layer.width)
-        output = word_vectors(target_vocabulary, layer.width) if config.tie == "none" else target
-        embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
-        self.source = Embedding(source, *embed)
-        self.target = Embedding(target, *embed)
-        self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
-        self.decoder = Stack(layer, config.decoder.layers, decoder=True, mix=config.decoder.mix)
-        self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
-        self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
-        # every exit shares the final norms and the output matrix
-        self.bridge = LastState(final_norm(layer))
-        self.norm = final_norm(layer)
-        self.output = output
-        self.encoder.apply(initialise)
-        self.decoder.apply(initialise)
+    encoder: Stack
+    encoder_depth: Depth
+    decoder_depth: Depth
+    """`NoLayers` where there is no decoder."""
+    output: nn.Embedding
+    """(V, D) the matrix that makes logits."""
+    output_bias: Tensor | None
+    pad: int
+    parse = staticmethod(parse_depth)
 
-    # -- plans ---------------------------------------------------------------------------------------------------
+    @property
+    def policies(self) -> dict[str, Depth]:
+        """Of the stacks there are, by name."""
+        both = {"encoder": self.encoder_depth, "decoder": self.decoder_depth}
+        return {name: policy for name, policy in both.items() if not isinstance(policy, NoLayers)}
 
     def depths(self, key: str = "") -> list[str]:
         """Every depth this model can be run at, deepest last."""
         encoder, decoder = self.encoder_depth.plans(key), self.decoder_depth.plans(key)
-        return [f"{m}-{n}" for m in sorted(encoder) for n in sorted(decoder)]
+        return [depth_name(m, n) for m in sorted(encoder) for n in sorted(decoder)]
 
     def plan(self, depth: str | None = None, key: str = "") -> Plans:
         """The plans of a depth such as "6-2", or the deepest ones."""
-        encoder, decoder = (None, None) if depth is None else parse_depth(depth)
+        encoder, decoder = (None, None) if depth is None else self.parse(depth)
         return Plans(self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key)))
 
     def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
@@ -126,6 +127,35 @@ class Translator(nn.Module):
             self.encoder_depth.gates(plans.encoder, requests[0], noise[0]),
             self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
         )
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(…, D) → (…, V)"""
+        return F.linear(states, self.output.weight, self.output_bias)
+
+
+class Translator(Planned):
+    """Source words → target words, at any planned depth."""
+
+    def __init__(self, config: TranslatorConfig, source_vocabulary: int, target_vocabulary: int, pad: int) -> None:
+        super().__init__()
+        self.config, self.pad = config, pad
+        layer = config.layer
+        source = word_vectors(source_vocabulary, layer.width)
+        target = source if config.tie == "all" else word_vectors(target_vocabulary, layer.width)
+        output = word_vectors(target_vocabulary, layer.width) if config.tie == "none" else target
+        embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
+        self.source = Embedding(source, *embed)
+        self.target = Embedding(target, *embed)
+        self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
+        self.decoder = Stack(layer, config.decoder.layers, decoder=True, mix=config.decoder.mix)
+        self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
+        self.decoder_depth = config.decoder.depth.build(config.decoder.layers)
+        # every exit shares the final norms and the output matrix
+        self.bridge = LastState(final_norm(layer))
+        self.norm = final_norm(layer)
+        self.output, self.output_bias = output, None
+        self.encoder.apply(initialise)
+        self.decoder.apply(initialise)
 
     # -- computation ---------------------------------------------------------------------------------------------
 
@@ -156,10 +186,6 @@ class Translator(nn.Module):
         for state in self.decoder.states(x, plans.decoder, gates, sees, memories, sees_memory, cache):
             x = state
         return self.norm(x)
-
-    def logits(self, states: Tensor) -> Tensor:
-        """(…, D) → (…, V)"""
-        return F.linear(states, self.output.weight)
 
     def start(self, source: Tensor, plans: Plans, key: str = "") -> "TranslatorDecoder":
         """Reads (B, S) padded sources and makes the decoder that a search drives."""

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 from torch import nn
 
 from anydepth.config import Config
+from anydepth.encoder_models import MaskedLM, Model
 from anydepth.evaluation.records import Lines, read_metrics
-from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Node, Tasks, tree
@@ -46,7 +46,8 @@ class TrainingCost:
     flops: float
     """Of the whole training."""
     flops_per_token: float
-    """Per target word, for sentences of `TOKENS` words on both sides: the mean over what a step may draw."""
+    """Per target word (without a decoder: per word read), for sentences of `TOKENS` words on each side: the mean over
+    what a step may draw."""
     tokens: int
     """Target words trained on, those of accumulated batches and of all processes included."""
     bound: bool
@@ -69,7 +70,7 @@ class TrainingCost:
         }
 
 
-def training_cost(config: Config, model: Translator, run: Path | None = None) -> TrainingCost | None:
+def training_cost(config: Config, model: Model, run: Path | None = None) -> TrainingCost | None:
     """Of a recipe, or of a run as far as it was trained; None for a run that was not trained in its folder.
 
     The model may be one without memory (device "meta").
@@ -95,15 +96,19 @@ def tokens_trained(train: Lines, last_step: int) -> int:
     return round(tokens * last_step / train[-1]["step"])
 
 
-def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:
+def training_flops(training: TrainingConfig, model: Model, source: int = TOKENS, target: int = TOKENS) -> float:
     """Of the forward and backward pass of one sentence pair with so many words, on average over the draws."""
     layers, exits = forward_flops(model, mean_work(training, model), source, target)
     return (4 if training.recompute else 3) * layers + 3 * exits
 
 
-def forward_flops(model: Translator, work: Work, source: int, target: int) -> tuple[float, float]:
+def forward_flops(model: Model, work: Work, source: int, target: int) -> tuple[float, float]:
     """Of the layers, and of the output layers."""
     width = model.config.layer.width
+    if isinstance(model, MaskedLM):
+        each = 2 * source * matrices(model.encoder.layers[0]) + attention(source, source, width)
+        head = matrices(model.dense) + model.output.weight.numel()
+        return work.encoder * each, work.exits * 2 * model.config.masking.share * source * head
     encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
     assert decoder.cross is not None
     memory = decoder.cross.key_value.weight.numel()
@@ -129,7 +134,7 @@ def matrices(module: nn.Module) -> int:
 # ---- what the tasks of a step share
 
 
-def mean_work(training: TrainingConfig, model: Translator) -> Work:
+def mean_work(training: TrainingConfig, model: Model) -> Work:
     """Of a step, on average over what the objective and the policies may draw.
 
     LayerDrop may drop a whole decoder, and then saves the encoder's backward pass: too rare to count.
@@ -143,13 +148,16 @@ def mean_work(training: TrainingConfig, model: Translator) -> Work:
 
 def work(tasks: Tasks) -> Work:
     """As `SharedPass` does it: plans that begin alike share layers, the encoder serves all decoders, and a first
-    decoder layer's self-attention all encoder exits."""
+    decoder layer's self-attention all encoder exits. Without a decoder there is nothing to share but the encoder."""
+    encoder_layers = layers_of(task.plans.encoder for task in tasks)
+    if not any(len(task.plans.decoder) for task in tasks):
+        return Work(encoder_layers, 0, 0, len(tasks))
     readers: dict[tuple[int, Plan], list[Plan]] = {}
     for plans, _ in tasks:
         readers.setdefault((plans.decoder.layers[0], plans.encoder), []).append(plans.decoder)
     finished = sum(map(layers_of, readers.values()))
     firsts = len({first for first, _ in readers})
-    return Work(layers_of(task.plans.encoder for task in tasks), finished - len(readers) + firsts, finished, len(tasks))
+    return Work(encoder_layers, finished - len(readers) + firsts, finished, len(tasks))
 
 
 def layers_of(plans: Iterable[Plan]) -> int:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.data.corpora import CorpusConfig
     from anydepth.run import Run, Translation
 
 LOG_SECONDS = 30.0
@@ -57,32 +58,67 @@ def read_test_set(
     language: str | None = None,
 ) -> tuple[list[str], list[str]]:
     """Given as files, or the one that the run's recipe names for a language."""
-    from anydepth.config import load
-    from anydepth.data.corpora import CorpusConfig, ParallelText, Skips, read_pairs
-    from anydepth.languages import find_language
+    from anydepth.data.corpora import ParallelText, Skips, read_pairs
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
-    corpora: Sequence[CorpusConfig]
+    corpus: CorpusConfig
     if source and reference:
-        corpora = [ParallelText(source=str(source), target=str(reference))]
+        corpus = ParallelText(source=str(source), target=str(reference))
     else:
-        if not (run / "config.toml").is_file():
-            raise UserError(f"{run} is not a run: it has no config.toml")
-        config = load(run / "config.toml", settings)
-        key = find_language(config, language)
-        corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
-    if not corpora:
-        wanted = f" for {language}" if language else ""
-        raise UserError(f"{run}: its recipe names no test set{wanted}; give --source and --reference")
-    if len(corpora) > 1:
-        raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
-    (corpus,) = corpora
+        corpus = corpus_for_test(run, settings, language)
     skips = Skips()
     pairs = list(read_pairs(corpus, "test", skips))
     if summary := skips.summary():
         print(f"anydepth: {summary}", file=sys.stderr)
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def corpus_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> "CorpusConfig":
+    """The only test set that a run's recipe names for a language."""
+    from anydepth.config import load
+    from anydepth.encoder_models import MaskedLMConfig
+    from anydepth.languages import find_language
+
+    if not (run / "config.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no config.toml")
+    config = load(run / "config.toml", settings)
+    key = find_language(config, language)
+    corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
+    if not corpora:
+        wanted, flags = f" for {language}" if language else "", "--source and --reference"
+        flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags
+        raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
+    if len(corpora) > 1:
+        raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
+    return corpora[0]
+
+
+def evaluate_masked(
+    run: "Run",
+    folder: Path,
+    corpus: "CorpusConfig",
+    depths: list[str] | None = None,
+    notes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """As `evaluate_run`, the perplexity of a masked language model."""
+    from anydepth.config import dump
+    from anydepth.evaluation.files import write_atomically
+    from anydepth.evaluation.perplexity import evaluate_text
+    from anydepth.evaluation.report import write_report
+
+    with progress_bar("evaluating") as bar:
+        task = bar.add_task("", total=None)
+
+        def show(done: int, total: int, depth: str) -> None:
+            bar.update(task, completed=done, total=total, description=depth)
+
+        folder.mkdir(parents=True, exist_ok=True)
+        grid = evaluate_text(run, corpus, depths or run.depths(), out=folder, notes=notes, progress=show)
+    if notes is not None:
+        write_atomically(folder / "config.toml", dump(run.config))
+    write_report([folder], folder / "report.html")
+    return grid
 
 
 def evaluate_run(
@@ -146,9 +182,12 @@ def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, 
 
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout."""
+    from anydepth.evaluation.perplexity import is_perplexity, print_perplexities
     from anydepth.evaluation.terminal import print_grid, print_samples
 
     console = Console(highlight=False)
+    if is_perplexity(grid):
+        return print_perplexities(console, grid)
     print_grid(console, grid)
     console.print()
     print_samples(console, grid)
@@ -157,11 +196,17 @@ def show_grid(grid: dict[str, Any]) -> None:
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
     """Writes the page; of several runs also prints how they compare."""
     from anydepth.evaluation.comparison import compare
+    from anydepth.evaluation.perplexity_page import all_perplexities
     from anydepth.evaluation.records import read_records
     from anydepth.evaluation.report import write_page
     from anydepth.evaluation.terminal import print_comparison
 
     records = read_records(runs)
+    if all_perplexities(records):
+        if as_json or baseline:
+            raise UserError("--json, --baseline: for runs that translate; perplexities are in each grid.json")
+        write_page(records, out, None)
+        return print(f"The report is in {out}.")
     with progress_bar("scoring") as bar:
         task = bar.add_task("", total=None)
         for record in records:

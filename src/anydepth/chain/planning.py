@@ -22,9 +22,10 @@ from anydepth.chain.stages import (
 from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Training, Work
 from anydepth.config import Config
 from anydepth.config import load as load_config
+from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.errors import UserError
-from anydepth.models import Translator
+from anydepth.plan import depth_name
 
 
 def planned(path: Path, folder: Path, recipe: Path | None = None, settings: Sequence[str] = ()) -> list[Work]:
@@ -190,14 +191,14 @@ class Planner:
 
 def depths_of(config: Config, encoder: Sequence[int] = (), decoder: Sequence[int] = ()) -> tuple[str, ...]:
     """The depths of a model with these settings, limited to some of either side where given; deepest last."""
-    sides = []
-    for stack, wanted in ((config.model.encoder, encoder), (config.model.decoder, decoder)):
+    wanted, sides = {"encoder": encoder, "decoder": decoder}, []
+    for name, stack in stacks_of(config.model).items():
         depths = sorted(stack.depth.build(stack.layers).plans())
-        sides.append([depth for depth in depths if not wanted or depth in wanted])
-    return tuple(f"{m}-{n}" for m, n in product(*sides))
+        sides.append([depth for depth in depths if not wanted[name] or depth in wanted[name]])
+    return tuple(depth_name(*depths) for depths in product(*sides))
 
 
 def shapes(config: Config) -> dict[str, torch.Size]:
     with torch.device("meta"):  # the words are the same: who starts from a run takes its tokenizers too
-        model = Translator(config.model, source_vocabulary=1, target_vocabulary=1, pad=0)
+        model = config.model.build(source_vocabulary=1, target_vocabulary=1, pad=0)
     return {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import progress_for, read_test_set
+from anydepth.verbs import progress_for, read_test_set, corpus_for_test
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)
@@ -153,21 +153,30 @@ class Evaluation(Work):
 
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
+        from anydepth.evaluation.cells import depth_name
+        from anydepth.evaluation.perplexity import is_perplexity
+
         if not self.left.exists():
             return "to do"
         grid = json.loads(self.left.read_text(encoding="utf-8"))
-        scored = {f"{cell['encoder']}-{cell['decoder']}" for cell in grid["cells"]}
-        asked = {"beam": self.beam, "batch": self.batch}
+        scored = {depth_name(cell) for cell in grid["cells"]}
+        asked = {} if is_perplexity(grid) else {"beam": self.beam, "batch": self.batch}
         if not scored.issuperset(self.depths) or grid | asked != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
+        from anydepth.encoder_models import MaskedLM
         from anydepth.evaluation.grid import evaluate
+        from anydepth.evaluation.perplexity import evaluate_text
         from anydepth.run import load as load_run
 
-        run, (source, reference) = load_run(self.run), read_test_set(self.run)
+        run = load_run(self.run)
         with progress_for(self.name, "depths", visible=not quiet) as show:
+            if isinstance(run.model, MaskedLM):
+                evaluate_text(run, corpus_for_test(self.run), self.depths, out=self.run)
+                return
+            source, reference = read_test_set(self.run)
             evaluate(
                 run,
                 source,

@@ -39,6 +39,9 @@ class Page:
     oracle_map: str = ""
     picker: dict[str, Any] | None = None
 
+    # of masked language models, one or several
+    perplexities: dict[str, Any] | None = None
+
     # of several runs
     comparison: Comparison | None = None
     score_maps: list[dict[str, Any]] = field(default_factory=list)

@@ -6,6 +6,7 @@ separately trained model for each depth.
 
 import glob
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import Cell, deepest, depth_name
+from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import Statistics
 from anydepth.evaluation.statistics import Progress, read_statistics
-from anydepth.plan import parse_depth
 
 Lines = list[dict[str, Any]]
+DEPTH = re.compile(r"\d+(-\d+)?")
 ONE_WAY = {
     "signatures": "scored in another way",
     "test_set": "evaluated on another test set",
@@ -76,6 +77,11 @@ class Record:
     def main(self) -> Folder:
         """The folder whose training is shown: the only one, or that of the deepest model."""
         return self.folder_of(self.deepest) if self.grid else self.folders[0]
+
+    @property
+    def perplexities(self) -> bool:
+        """Whether it is a masked language model's."""
+        return any("perplexity" in cell for cell in self.cells)
 
     @property
     def lowercase(self) -> bool:
@@ -148,7 +154,7 @@ def read_metrics(path: Path) -> tuple[Lines, dict[str, Lines], int]:
             entry = json.loads(line)
             if entry["kind"] == "train":
                 train[entry["step"]] = entry
-            elif entry["kind"] == "valid":
+            elif entry["kind"] == "valid" and DEPTH.fullmatch(entry["depth"]):
                 valid.setdefault(entry["depth"], {})[entry["step"]] = entry
         except (ValueError, KeyError, TypeError):
             unreadable += 1
@@ -156,7 +162,7 @@ def read_metrics(path: Path) -> tuple[Lines, dict[str, Lines], int]:
     def by_step(entries: dict[int, dict[str, Any]]) -> Lines:
         return [entries[step] for step in sorted(entries)]
 
-    depths = sorted(valid, key=lambda depth: sum(parse_depth(depth)))
+    depths = sorted(valid, key=lambda depth: sum(map(int, depth.split("-"))))
     return by_step(train), {depth: by_step(valid[depth]) for depth in depths}, unreadable
 
 
@@ -192,7 +198,7 @@ def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
             if grid.get(key) != grids[0].get(key) or (key == "test_set" and _test_set(folder) != _test_set(folders[0])):
                 raise UserError(f"{name}: {folder.path} was {complaint} than {folders[0].path}: not one grid")
     common = {key: value for key, value in grids[0].items() if all(grid.get(key) == value for grid in grids)}
-    ordered = sorted((cell for _, cell in cells.values()), key=lambda cell: (cell["encoder"], cell["decoder"]))
+    ordered = sorted((cell for _, cell in cells.values()), key=lambda cell: (cell["encoder"], layers(cell)))
     return common | {"cells": ordered}
 
 
@@ -208,8 +214,9 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
         grid: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}; write it again with anydepth evaluate") from None
-    needed = {"encoder", "decoder", "bleu", "chrf", "seconds"}
     for i, cell in enumerate(grid.get("cells", [])):
+        needed = {"encoder", "perplexity", "seconds"}
+        needed = needed if "perplexity" in cell else {"encoder", "decoder", "bleu", "chrf", "seconds"}
         if missing := needed - cell.keys():
             raise UserError(f"{path}: cell {i + 1} has no {', '.join(sorted(missing))}")
     return grid if grid.get("cells") else None

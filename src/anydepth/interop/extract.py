@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -17,14 +18,14 @@ from anydepth.training.checkpoint import weights, write_text, write_weights
 
 
 def extract(run: Run, depth: str | None, out: Path) -> Path:
-    """Writes the model that `depth` runs, in the run's language, and nothing it does not need. It translates as the
-    large one does there."""
+    """Writes the model that `depth` runs, in the run's language, and nothing it does not need. It computes what
+    the large one does there."""
     return write(run, *extracted(run, run.plan(depth)), out)
 
 
 def extract_languages(run: Run, out: Path) -> Path:
     """Writes the model without the layers that no language uses; each keeps its own plan."""
-    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    policies = run.model.policies
     kept = {name: policy.for_all_keys() for name, policy in policies.items() if isinstance(policy, Latent)}
     return write(run, *without_the_rest(run, kept), out)
 
@@ -41,7 +42,7 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
 
 def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
     """The configuration and the weights of a model that can run these plans alone."""
-    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    policies = run.model.policies
     kept = {name: policies[name].alone(getattr(plans, name), run.key) for name in policies}
     config, tensors = without_the_rest(run, kept)
     return (replace(config, data=of_language(config.data, run.key)) if run.key else config), tensors
@@ -50,11 +51,11 @@ def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
 def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str, Tensor]]:
     """With only so much of these stacks."""
     config, tensors = run.config, weights(run.model)
-    stacks = {"encoder": config.model.encoder, "decoder": config.model.decoder}
+    stacks: dict[str, Any] = {}
     for name, alone in kept.items():
         tensors = reduced(tensors, name, alone)
-        stacks[name] = replace(stacks[name], layers=len(alone.layers), depth=alone.depth)
-    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"])
+        stacks[name] = replace(getattr(config.model, name), layers=len(alone.layers), depth=alone.depth)
+    model = replace(config.model, **stacks)
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     return replace(config, model=model, training=training), tensors
 
