@@ -19,6 +19,7 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
+    corpus_for_test,
     evaluate_masked,
     evaluate_run,
     notes_of,
@@ -29,7 +30,6 @@ from anydepth.verbs import (
     render,
     report_runs,
     show_grid,
-    corpus_for_test,
 )
 
 app = typer.Typer(

@@ -220,7 +220,8 @@ def training_in_words(description: dict[str, Any]) -> str:
         return "training: not of this folder"
     most, flops = "at most " if training["bound"] else "", description["training_flops"]
     each, tokens = training["flops_per_target_token"] / 1e9, training["target_tokens"]
-    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} target tokens"
+    kind = "target tokens" if "decoder" in description["plans"][0] else "tokens"
+    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} {kind}"
 
 
 def runs_of(layers: list[int]) -> str:

@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import progress_for, read_test_set, corpus_for_test
+from anydepth.verbs import corpus_for_test, progress_for, read_test_set
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)

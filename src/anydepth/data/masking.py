@@ -1,8 +1,8 @@
 """Masked language modelling: some words of a text are hidden, and the model has to find them (BERT, RoBERTa).
 
 Of a training batch `share` of the words are chosen, exactly and anywhere; 80 % of those are replaced by <mask>, 10 % by
-a word drawn from the vocabulary, 10 % stay. The ends of sentences are never chosen. All draws come from (seed, number of the batch,
-rank), so that there is nothing to save for a resume and every epoch hides other words.
+a word drawn from the vocabulary, 10 % stay. The ends of sentences are never chosen. All draws come from (seed, number
+of the batch, rank), so that there is nothing to save for a resume and every epoch hides other words.
 
 Held-out text always has the same words hidden: those of sentence n are drawn from n alone, whatever the batch, the
 depth, the seed of the run. Of a sentence of w words share · w are chosen, rounded up or down at random so that the mean
@@ -143,7 +143,7 @@ def laid_out(
     )
     places = (asked.flatten() != pad).nonzero().flatten()
     most = int(np.ceil(share * limits.target)) + 1 if packed else len(places)
-    free = -(-max(1, most) // SLOTS) * SLOTS - len(places)
+    free = -(-max(most, len(places), 1) // SLOTS) * SLOTS - len(places)
     return MaskedBatch(
         source=rows,
         slots=torch.cat([places, torch.zeros(free, dtype=torch.long)]),

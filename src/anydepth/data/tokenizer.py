@@ -97,7 +97,10 @@ class Tokenizer:
     @property
     def mask(self) -> int:
         """The token that stands where a word is hidden."""
-        return self._id(MASK)
+        number = self._inner.token_to_id(MASK)
+        if number is None:
+            raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
+        return number
 
     def tag(self, language: str) -> int:
         """The token that asks for a translation into this language."""

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -95,10 +94,9 @@ def measure(run: Run, batches: list[AnyBatch], plans: Plans) -> Cell:
     if not hidden:
         raise UserError("too little held-out text: no word of it is hidden")
     seconds_and_loss(hidden[:1])
-    seconds, (nll, _) = seconds_and_loss(batches)
-    perplexity = float(torch.tensor(nll, dtype=torch.double).exp())
+    seconds, found = seconds_and_loss(batches)
     parameters = run.describe(plans.name)["parameters"]
-    cell = {"encoder": len(plans.encoder), "loss": nll, "perplexity": perplexity}
+    cell = {"encoder": len(plans.encoder), "loss": found.nll, "perplexity": found.perplexity}
     return cell | {"seconds": seconds, "parameters": parameters}
 
 
