@@ -19,7 +19,7 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
-    corpus_for_test,
+    corpora_for_test,
     evaluate_masked,
     evaluate_run,
     notes_of,
@@ -299,9 +299,9 @@ def evaluate(
         for flag, given in {"source": source, "reference": reference, "beam": beam, "batch": batch}.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a masked language model takes --data")
-        corpus = Text(path=str(data)) if data else corpus_for_test(run, changes, language)
+        corpora = [Text(path=str(data))] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
-        grid = evaluate_masked(loaded, folder, corpus, wanted, notes)
+        grid = evaluate_masked(loaded, folder, corpora, wanted, notes)
     else:
         if data:
             raise UserError("--data is for masked language models: give --source and --reference")

@@ -66,7 +66,10 @@ def read_test_set(
     if source and reference:
         corpus = ParallelText(source=str(source), target=str(reference))
     else:
-        corpus = corpus_for_test(run, settings, language)
+        corpora = corpora_for_test(run, settings, language)
+        if len(corpora) > 1:
+            raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
+        (corpus,) = corpora
     skips = Skips()
     pairs = list(read_pairs(corpus, "test", skips))
     if summary := skips.summary():
@@ -74,8 +77,8 @@ def read_test_set(
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def corpus_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> "CorpusConfig":
-    """The only test set that a run's recipe names for a language."""
+def corpora_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> list["CorpusConfig"]:
+    """The test sets that a run's recipe names, for a language or all."""
     from anydepth.config import load
     from anydepth.encoder_models import MaskedLMConfig
     from anydepth.languages import find_language
@@ -89,19 +92,17 @@ def corpus_for_test(run: Path, settings: Sequence[str] = (), language: str | Non
         wanted, flags = f" for {language}" if language else "", "--source and --reference"
         flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags
         raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
-    if len(corpora) > 1:
-        raise UserError(f"{run}: its recipe names {len(corpora)} test sets; say which with --language")
-    return corpora[0]
+    return corpora
 
 
 def evaluate_masked(
     run: "Run",
     folder: Path,
-    corpus: "CorpusConfig",
+    corpora: Sequence["CorpusConfig"],
     depths: list[str] | None = None,
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """As `evaluate_run`, the perplexity of a masked language model."""
+    """As `evaluate_run`, the perplexity of a masked language model on all of these."""
     from anydepth.config import dump
     from anydepth.evaluation.files import write_atomically
     from anydepth.evaluation.perplexity import evaluate_text
@@ -114,7 +115,7 @@ def evaluate_masked(
             bar.update(task, completed=done, total=total, description=depth)
 
         folder.mkdir(parents=True, exist_ok=True)
-        grid = evaluate_text(run, corpus, depths or run.depths(), out=folder, notes=notes, progress=show)
+        grid = evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
     write_report([folder], folder / "report.html")

@@ -152,8 +152,9 @@ class Planner:
         config = self.configs[run]
         if not config.data.test:
             raise self.mistake(stage.name, f"{run} has no data.test to be scored on")
-        depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
-        if not depths:
+        learnt = any(stack.depth.type == "latent" for stack in stacks_of(config.model).values())
+        depths = () if learnt else depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
+        if not depths and not learnt:
             raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
         return Evaluation(
             name=f"{stage.name}_{run}",
@@ -173,7 +174,7 @@ class Planner:
         shown: dict[str, tuple[Path, ...]] = {}
         for name in stage.of:
             depths = [depth for run in self.runs[name] for depth in scored[run].depths]
-            if len(depths) == len(set(depths)):  # one model for each depth: a grid together
+            if depths and len(depths) == len(set(depths)):  # one model for each depth: a grid together
                 shown[name] = tuple(self.left[run] for run in self.runs[name])
             else:
                 shown |= {run: (self.left[run],) for run in self.runs[name]}

@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import corpus_for_test, progress_for, read_test_set
+from anydepth.verbs import corpora_for_test, progress_for, read_test_set
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)
@@ -144,6 +144,7 @@ class Distillation(Work):
 class Evaluation(Work):
     kind: ClassVar[str] = "evaluate"
     depths: tuple[str, ...]
+    """Empty means all that the run has by then: latent depth has to learn which."""
     beam: int
     batch: int
 
@@ -174,14 +175,14 @@ class Evaluation(Work):
         run = load_run(self.run)
         with progress_for(self.name, "depths", visible=not quiet) as show:
             if isinstance(run.model, MaskedLM):
-                evaluate_text(run, corpus_for_test(self.run), self.depths, out=self.run)
+                evaluate_text(run, corpora_for_test(self.run), self.depths or run.depths(), out=self.run)
                 return
             source, reference = read_test_set(self.run)
             evaluate(
                 run,
                 source,
                 reference,
-                list(self.depths),
+                list(self.depths) or run.depths(),
                 beam=self.beam,
                 batch=self.batch,
                 out=self.run,

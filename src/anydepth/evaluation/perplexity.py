@@ -1,7 +1,8 @@
 """The depth grid of a masked language model: perplexity on held-out text at every depth.
 
 The words hidden are the same for every depth and every run (`data/masking.py`). A depth is one number, so that cells
-have an `encoder` and no `decoder`.
+have an `encoder` and no `decoder`. Of several test sets all hidden words count alike, and `languages` has the
+perplexity of each.
 """
 
 import hashlib
@@ -32,19 +33,23 @@ from anydepth.training.validation import HeldOut, held_out_batches, held_out_los
 
 def evaluate_text(
     run: Run,
-    corpus: CorpusConfig,
+    corpora: Sequence[CorpusConfig],
     depths: Sequence[str],
     *,
     out: Path,
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure every depth on a corpus; returns what it leaves in `out/grid.json`. Depths measured before with the same
+    """Measure every depth on some text; returns what it leaves in `out/grid.json`. Depths measured before with the same
     weights, text and machine stay there."""
+    task = MaskedText(run.config, run.tokenizers)
     with TemporaryDirectory() as scratch:
-        store = tokenize(corpus, "test", run.tokenizers, scratch, run.config.data)
-        batches = list(held_out_batches(MaskedText(run.config, run.tokenizers), store))
-        settings = settings_of(run, store, batches) | (notes or {})
+        places = [(corpus, Path(scratch) / str(number)) for number, corpus in enumerate(corpora)]
+        stores = [tokenize(corpus, "test", run.tokenizers, place, run.config.data) for corpus, place in places]
+        batches = [batch for store in stores for batch in held_out_batches(task, store) if batch.predictions]
+        settings = settings_of(run, stores, batches) | (notes or {})
+    if not batches:
+        raise UserError("too little held-out text: no word of it is hidden")
     cells = measured_before(out / "grid.json", settings)
     for done, depth in enumerate(dict.fromkeys(depths)):
         if progress:
@@ -57,18 +62,20 @@ def evaluate_text(
     return grid
 
 
-def settings_of(run: Run, store: Store, batches: list[AnyBatch]) -> dict[str, Any]:
+def settings_of(run: Run, stores: list[Store], batches: list[AnyBatch]) -> dict[str, Any]:
     """How a grid is made: it is kept as long as this is the same."""
     assert isinstance(run.config.model, MaskedLMConfig)
-    words, _ = store.target(np.arange(len(store)))
+    words = hashlib.sha256()
+    for store in stores:
+        words.update(store.target(np.arange(len(store)))[0].tobytes())
     signature = f"{run.config.model.masking.signature}|tok:{run.tokenizers.hash[:12]}"
     return {
         "signatures": {"perplexity": signature},
         "device": str(run.device),
         "machine": machine(str(run.device)),
-        "sentences": len(store),
+        "sentences": sum(map(len, stores)),
         "predictions": sum(batch.predictions for batch in batches),
-        "test_set": hashlib.sha256(words.tobytes()).hexdigest(),
+        "test_set": words.hexdigest(),
         "weights": run.weights_hash,
     }
 
@@ -84,20 +91,22 @@ def measured_before(file: Path, settings: dict[str, Any]) -> dict[str, Cell]:
 
 def measure(run: Run, batches: list[AnyBatch], plans: Plans) -> Cell:
     """One depth; its seconds are those of the passes alone, after one to warm up."""
-
-    def seconds_and_loss(batches: list[AnyBatch]) -> tuple[float, HeldOut]:
-        start = time.perf_counter()
-        found = held_out_loss(run.model, batches, plans, run.device)
-        return time.perf_counter() - start, found
-
-    hidden = [batch for batch in batches if batch.predictions]
-    if not hidden:
-        raise UserError("too little held-out text: no word of it is hidden")
-    seconds_and_loss(hidden[:1])
-    seconds, found = seconds_and_loss(batches)
-    parameters = run.describe(plans.name)["parameters"]
-    cell = {"encoder": len(plans.encoder), "loss": found.nll, "perplexity": found.perplexity}
-    return cell | {"seconds": seconds, "parameters": parameters}
+    held_out_loss(run.model, batches[:1], plans, run.device)
+    start, found = time.perf_counter(), {}
+    for key in dict.fromkeys(batch.key for batch in batches):
+        found[key] = held_out_loss(run.model, [batch for batch in batches if batch.key == key], plans, run.device)
+    seconds = time.perf_counter() - start
+    words = sum(each.predictions for each in found.values())
+    whole = HeldOut(sum(each.nll * each.predictions for each in found.values()) / words, words)
+    languages = {key: each.perplexity for key, each in found.items()} if len(found) > 1 else {}
+    return {
+        "encoder": len(plans.encoder),
+        "loss": whole.nll,
+        "perplexity": whole.perplexity,
+        **({"languages": languages} if languages else {}),
+        "seconds": seconds,
+        "parameters": run.describe(plans.name)["parameters"],
+    }
 
 
 def is_perplexity(grid: dict[str, Any] | None) -> bool:

@@ -46,10 +46,10 @@ class Step:
         settings: TrainingConfig,
         seed: int,
         ranks: Ranks,
-        corpus_predictions: int = 1,
+        corpus_tokens: int = 1,
     ) -> None:
         self.model, self.optimizers, self.settings, self.seed, self.ranks = model, optimizers, settings, seed, ranks
-        self.corpus_predictions = corpus_predictions
+        self.corpus_tokens = corpus_tokens
         on_gpu = ranks.device.type == "cuda"
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
@@ -99,7 +99,7 @@ class Step:
 
     def penalty(self, terms: list[Term], tokens: Tensor) -> Tensor:
         """The terms as a loss per token."""
-        tokens_of: dict[str, Tensor | int] = {"token": 1, "step": tokens, "corpus": self.corpus_predictions}
+        tokens_of: dict[str, Tensor | int] = {"token": 1, "step": tokens, "corpus": self.corpus_tokens}
         return sum((value / tokens_of[scale] for value, scale in terms), start=tokens.new_zeros(()))
 
     def run(self, batch: AnyBatch, tasks: Tasks) -> Loss:
