@@ -158,6 +158,24 @@ def test_depths_measured_before_are_kept(trained: Path, tmp_path: Path, cli: Cli
     assert json.loads((out / "grid.json").read_text())["cells"][1] == first
 
 
+def test_several_test_sets_count_together(trained: Path, folder: Path, tmp_path: Path, cli: Cli) -> None:
+    both = [f"{{type='text', path='{folder}/dev.{key}', key='{key}'}}" for key in "ab"]
+    out = tmp_path / "both"
+    code, _, err = cli("evaluate", trained, "--set", f"data.test=[{', '.join(both)}]", "--depths", "2", "--out", out)
+    assert (code, err) == (0, "")
+    grid = json.loads((out / "grid.json").read_text())
+    (cell,) = grid["cells"]
+    losses = {key: math.log(perplexity) for key, perplexity in cell["languages"].items()}
+    assert losses.keys() == {"a", "b"}
+    assert min(losses.values()) < cell["loss"] < max(losses.values())
+    valid = [line for line in metrics(trained) if line["kind"] == "valid" and line["depth"] == "2"]
+    assert losses["a"] == pytest.approx(valid[0]["loss"], rel=1e-9)
+
+    code, _, _ = cli("report", trained, out, "--out", tmp_path / "page.html")  # of other text
+    assert code == 0
+    assert "cannot be compared" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

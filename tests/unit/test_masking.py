@@ -11,12 +11,14 @@ import torch
 from masked_models import limits, text_store, tokenizer
 
 from anydepth.data.batching import Batches, BatchingConfig
-from anydepth.data.collate import stream
+from anydepth.data.collate import stream, tensors_of
 from anydepth.data.corpora import Skips, Text, TextCorpus, read_pairs, read_rows
 from anydepth.data.masking import MaskedBatch, Masker, MaskingConfig
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.errors import UserError
+from anydepth.plan import Noise
+from anydepth.training.graphs import copied
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +127,18 @@ def test_another_epoch_hides_other_words(store: Store, tokens: Tokenizer) -> Non
         if position["epoch"] >= 2:
             break
     assert len(seen) == taken.step  # no first row twice
+
+
+def test_a_recorded_pass_is_given_another_batch_in_its_own_tensors(store: Store, tokens: Tokenizer) -> None:
+    first, second = some(store, Masker(MaskingConfig(), tokens, 1), "packed", 2)
+    noise = [(Noise(*(torch.tensor(float(step)) for _ in range(3))), None) for step in (1, 2)]
+    read = copied(second._replace(noise=noise[1]), first._replace(noise=noise[0]))
+    for mine, theirs, place in zip(tensors_of(read), tensors_of(second), tensors_of(first)):
+        assert torch.equal(mine, theirs)
+        assert mine is place
+    assert read.noise[0] is not None
+    assert float(read.noise[0].temperature) == 2
+    assert (read.tokens, read.predictions) == (second.tokens, second.predictions)
 
 
 # ---- held-out text

@@ -113,9 +113,10 @@ class Masker:
         """These sentences of a corpus, masked as always."""
         words, lengths = store.target(sentences)
         hidden, chosen = words.astype(np.int64), [np.empty(0, dtype=np.int64)]
-        for number, end in zip(sentences, np.cumsum(lengths)):
+        ends = np.cumsum(lengths)
+        for number, first, end in zip(sentences, ends - lengths, ends - 1):
             random = np.random.default_rng((0, HELD_OUT, int(number), 0))
-            candidates = np.arange(end - lengths[len(chosen) - 1], end - 1)
+            candidates = np.arange(first, end)
             count = int(self.settings.share * len(candidates) + random.random())
             chosen.append(self.hide(hidden, candidates, count, random))
         return laid_out(store, words, hidden, np.concatenate(chosen), lengths, limits, self.settings.share)
