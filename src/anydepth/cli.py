@@ -296,7 +296,8 @@ def evaluate(
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
     if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
-        for flag, given in {"source": source, "reference": reference, "beam": beam, "batch": batch}.items():
+        flags = {"source": source, "reference": reference, "beam": beam, "batch": batch, "lowercase": lowercase or None}
+        for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a masked language model takes --data")
         corpora = [Text(path=str(data))] if data else corpora_for_test(run, changes, language)

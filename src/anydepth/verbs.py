@@ -108,13 +108,8 @@ def evaluate_masked(
     from anydepth.evaluation.perplexity import evaluate_text
     from anydepth.evaluation.report import write_report
 
-    with progress_bar("evaluating") as bar:
-        task = bar.add_task("", total=None)
-
-        def show(done: int, total: int, depth: str) -> None:
-            bar.update(task, completed=done, total=total, description=depth)
-
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with depths_shown() as show:
         grid = evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
@@ -144,12 +139,7 @@ def evaluate_run(
     from anydepth.run import changed
 
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
-    with progress_bar("evaluating") as bar:
-        task = bar.add_task("", total=None)
-
-        def show(done: int, total: int, depth: str) -> None:
-            bar.update(task, completed=done, total=total, description=depth)
-
+    with depths_shown() as show:
         grid = evaluate(
             run,
             source,
@@ -236,6 +226,14 @@ def progress_bar(title: str, visible: bool = True) -> Progress:
         transient=True,
         disable=not (visible and console.is_terminal),
     )
+
+
+@contextmanager
+def depths_shown() -> Iterator[Callable[[int, int, str], None]]:
+    """To be told how many depths are done, of how many, and which is next."""
+    with progress_bar("evaluating") as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, depth: bar.update(task, completed=done, total=total, description=depth)
 
 
 @contextmanager

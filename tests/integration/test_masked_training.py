@@ -146,6 +146,7 @@ def test_evaluate_describe_export_and_report(trained: Path, folder: Path, tmp_pa
     assert cli("evaluate", small, "--data", folder / "dev.a")[0] == 0
     alone = json.loads((small / "grid.json").read_text())
     assert [cell["loss"] for cell in alone["cells"]] == [grid["cells"][0]["loss"]]
+    assert "the oracle chooses between translations" in cli("oracle", trained)[2]
     assert cli("report", trained, small, "--out", tmp_path / "both.html")[0] == 0
     assert "cannot be compared" not in (tmp_path / "both.html").read_text()
 

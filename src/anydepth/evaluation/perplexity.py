@@ -109,8 +109,9 @@ def measure(run: Run, batches: list[AnyBatch], plans: Plans) -> Cell:
     }
 
 
-def is_perplexity(grid: dict[str, Any] | None) -> bool:
-    return bool(grid) and "perplexity" in grid["cells"][0]  # type: ignore[index]
+def is_perplexity(grid: dict[str, Any]) -> bool:
+    """Whether a grid is a masked language model's."""
+    return "perplexity" in grid["cells"][0]
 
 
 def print_perplexities(console: Console, grid: dict[str, Any]) -> None:
