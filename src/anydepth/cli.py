@@ -19,6 +19,8 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
+    corpora_for_test,
+    evaluate_masked,
     evaluate_run,
     notes_of,
     progress_bar,
@@ -270,6 +272,9 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
     ] = None,
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Masked language model: text, one sentence a line, also .gz.")
+    ] = None,
     depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
     beam: Beam = None,
     batch: Batch = None,
@@ -282,15 +287,28 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
+    from anydepth.config import load as load_config
+    from anydepth.data.corpora import Text
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    test_sets = read_test_sets(run, source, reference, changes, language)
-    loaded = load(run, device, settings=changes)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
-    grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)
+    if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
+        flags = {"source": source, "reference": reference, "beam": beam, "batch": batch, "lowercase": lowercase or None}
+        for flag, given in flags.items():
+            if given is not None:
+                raise UserError(f"--{flag} is for translation: a masked language model takes --data")
+        corpora = [Text(path=str(data))] if data else corpora_for_test(run, changes, language)
+        loaded = load(run, device, settings=changes).in_language(language)
+        grid = evaluate_masked(loaded, folder, corpora, wanted, notes)
+    else:
+        if data:
+            raise UserError("--data is for masked language models: give --source and --reference")
+        test_sets = read_test_sets(run, source, reference, changes, language)
+        loaded = load(run, device, settings=changes)
+        grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)
     show_grid(grid)
     print(f"The report is in {folder / 'report.html'}.")
 

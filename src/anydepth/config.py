@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from anydepth.config_checks import check_objective, with_keys
+from anydepth.config_checks import check_corpora, check_objective, check_tokenizer, with_keys
 from anydepth.config_class import config
 from anydepth.config_reader import (
     config_item,
@@ -33,6 +33,7 @@ from anydepth.data.batching import BatchingConfig
 from anydepth.data.corpora import Builtin, DataConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
+from anydepth.encoder_models import ModelConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
 from anydepth.training.settings import TrainingConfig
@@ -55,7 +56,7 @@ class Config:
     """How text becomes numbers."""
     batching: BatchingConfig = BatchingConfig()
     """How sentences become batches."""
-    model: TranslatorConfig = TranslatorConfig()
+    model: ModelConfig = TranslatorConfig()
     """The network and, for each of its stacks, which layers run."""
     training: TrainingConfig = TrainingConfig()
     """How the network is trained."""
@@ -68,9 +69,8 @@ class Config:
         if self.seed < 0:
             raise ValueError("seed must not be negative")
         object.__setattr__(self, "model", with_keys(self.model, self.data))
-        tokenizer = self.tokenizer
-        if self.model.tie == "all" and (tokenizer.source_path or not (tokenizer.joint or tokenizer.path)):
-            raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
+        check_corpora(self.model, self.data)
+        check_tokenizer(self.model, self.tokenizer)
         check_objective(self.training.objective, self.model)
 
 
@@ -97,6 +97,8 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "settings") -> C
     schema = values.get("schema", SCHEMA)
     if type(schema) is int and schema > SCHEMA:
         raise UserError(f"{name}: was written by a newer anydepth (schema {schema}; this one reads up to {SCHEMA})")
+    if isinstance(model := values.setdefault("model", {}), dict):
+        model.setdefault("type", TranslatorConfig.type)  # recipes need not say so
     return read(Config, values, overrides, name)
 
 
@@ -151,7 +153,7 @@ def collect(kind: type, path: str, places: dict[type, list[str]]) -> None:
 def section(kind: type, headers: list[str]) -> str:
     """One config class: its settings as a table."""
     hints, texts = typing.get_type_hints(kind), docstrings(kind)
-    title = ", ".join(f"`{header}`" for header in headers if header != "[]") or "Top level"
+    title = ", ".join(f"`{header}`" for header in dict.fromkeys(headers) if header != "[]") or "Top level"
     only_type = len(typing.get_args(hints.get("type"))) == 1
     if only_type:
         title += f', `type = "{type_name(kind)}"`'

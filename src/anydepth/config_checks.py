@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from anydepth.data.corpora import DataConfig
+from anydepth.data.corpora import DataConfig, TextCorpus
+from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
-from anydepth.models import StackConfig, TranslatorConfig
+from anydepth.encoder_models import MaskedLMConfig, ModelConfig
+from anydepth.models import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
     FairseqLatentConfig,
@@ -14,9 +16,9 @@ from anydepth.objectives import (
 )
 
 
-def check_objective(objective: ObjectiveConfig, model: TranslatorConfig) -> None:
+def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
     """Some objectives need several depths, some latent depth, which in turn learns its plans itself."""
-    stacks = {"encoder": model.encoder, "decoder": model.decoder}
+    stacks = stacks_of(model)
     latent = [name for name, stack in stacks.items() if isinstance(stack.depth, LatentConfig)]
     several = isinstance(objective, ExitGridConfig | MultitaskConfig)
     if latent and several:
@@ -26,7 +28,9 @@ def check_objective(objective: ObjectiveConfig, model: TranslatorConfig) -> None
             f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
             'is the same as "single"; give one of them a depth such as "prefix"'
         )
-    if several and model.decoder.mix == "dlcl":
+    if "decoder" not in stacks:
+        check_without_decoder(objective)
+    elif several and stacks["decoder"].mix == "dlcl":
         raise ValueError(f"training.objective: {objective.type} shares decoder layers, which model.decoder.mix forbids")
     if not latent and isinstance(objective, LatentObjectiveConfig | FairseqLatentConfig):
         raise ValueError(f"training.objective: {objective.type} needs a stack with latent depth")
@@ -38,7 +42,42 @@ def check_objective(objective: ObjectiveConfig, model: TranslatorConfig) -> None
             raise ValueError(f"training.objective.{name}_layers: {wanted} wanted, but the {name} has {stack.layers}")
 
 
-def with_keys(model: TranslatorConfig, data: DataConfig) -> TranslatorConfig:
+def check_without_decoder(objective: ObjectiveConfig) -> None:
+    """An encoder alone has exits, not pairs of them."""
+    if isinstance(objective, ExitGridConfig | MultitaskConfig) and objective.together > 1:
+        raise ValueError("training.objective.together: this model has no decoders that could run as one batch")
+    for name in ("decoder_depths", "decoder_layers"):
+        if getattr(objective, name, 0):
+            raise ValueError(f"training.objective.{name}: this model has no decoder; 0 wants none")
+
+
+def stacks_of(model: ModelConfig) -> dict[str, StackConfig]:
+    """The stacks of a model by name."""
+    return {name: getattr(model, name) for name in ("encoder", "decoder") if hasattr(model, name)}
+
+
+def check_corpora(model: ModelConfig, data: DataConfig) -> None:
+    """Translation learns from pairs, a masked language model from text."""
+    alone = isinstance(model, MaskedLMConfig)
+    for split in ("train", "dev", "test"):
+        for number, corpus in enumerate(getattr(data, split)):
+            if isinstance(corpus, TextCorpus) != alone:
+                wanted = "text or builtin-text" if alone else "parallel, tsv, jsonl or builtin"
+                raise ValueError(f"data.{split}.{number}.type: {corpus.type}, but {model.type} needs {wanted}")
+    if alone and data.tags != "none":
+        raise ValueError("data.tags: a masked language model reads text without tags")
+
+
+def check_tokenizer(model: ModelConfig, tokenizer: TokenizerConfig) -> None:
+    two = bool(tokenizer.source_path) or not (tokenizer.joint or tokenizer.path)
+    if isinstance(model, MaskedLMConfig):
+        if two:
+            raise ValueError("tokenizer.joint: text has one side; use joint = true, or path for an existing tokenizer")
+    elif model.tie == "all" and two:
+        raise ValueError('model.tie: "all" needs one tokenizer for both sides; with two use "decoder" or "none"')
+
+
+def with_keys(model: ModelConfig, data: DataConfig) -> ModelConfig:
     """A row of logits for every language of the training corpora, where latent depth has one for each."""
 
     def with_rows(stack: StackConfig, name: str) -> StackConfig:
@@ -47,7 +86,7 @@ def with_keys(model: TranslatorConfig, data: DataConfig) -> TranslatorConfig:
             return stack
         return replace(stack, depth=replace(depth, keys=keys_of(depth, name, data)))
 
-    return replace(model, encoder=with_rows(model.encoder, "encoder"), decoder=with_rows(model.decoder, "decoder"))
+    return replace(model, **{name: with_rows(stack, name) for name, stack in stacks_of(model).items()})  # type: ignore[arg-type]
 
 
 def keys_of(depth: LatentConfig, stack: str, data: DataConfig) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ from torch import nn
 from anydepth.config import Config, load
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tags_of
 from anydepth.depth import Latent
+from anydepth.encoder_models import MaskedLM, Model
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
-from anydepth.models import Translator
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
+from anydepth.tasks import task_of
 from anydepth.training_cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 
 NUMBER_BYTES = 4
@@ -59,12 +60,12 @@ def describe_training(run: Path) -> dict[str, Any]:
     return size_and_training(config, without_weights(config, run), run)
 
 
-def size_and_training(config: Config, model: Translator, run: Path | None) -> dict[str, Any]:
+def size_and_training(config: Config, model: Model, run: Path | None) -> dict[str, Any]:
     cost = training_cost(config, model, run)
     return {"parameters": size(model)} | (cost.as_json() if cost else {"training_flops": None, "training": None})
 
 
-def without_weights(config: Config, run: Path | None = None) -> Translator:
+def without_weights(config: Config, run: Path | None = None) -> Model:
     """The model, with the vocabularies of a run or those that the tokenizer is asked for; it takes no memory. Of a
     run's weights it has what decides about depth."""
     if run:
@@ -73,13 +74,13 @@ def without_weights(config: Config, run: Path | None = None) -> Translator:
     else:
         source, target = planned_vocabularies(config)
     with torch.device("meta"):
-        model = Translator(config.model, source, target, pad=0)
+        model = config.model.build(source, target, pad=0)
     if run and (run / "model.safetensors").is_file():
         take_depths(model, run / "model.safetensors")
     return model
 
 
-def take_depths(model: Translator, file: Path) -> None:
+def take_depths(model: Model, file: Path) -> None:
     """Gives the depth policies what they have learnt, as far as it still fits the settings."""
     learnt = {name: parameter for name, parameter in model.named_parameters() if "_depth." in name}
     try:
@@ -93,12 +94,11 @@ def take_depths(model: Translator, file: Path) -> None:
         raise UserError(f"{file} is damaged: {error}") from None
 
 
-def latent_layers(model: Translator) -> dict[str, Any]:
+def latent_layers(model: Model) -> dict[str, Any]:
     """What stacks with latent depth have learnt; nothing before they have weights."""
-    policies = {"encoder": model.encoder_depth, "decoder": model.decoder_depth}
     return {
         name: policy.summary()
-        for name, policy in policies.items()
+        for name, policy in model.policies.items()
         if isinstance(policy, Latent) and not policy.logits[0].is_meta
     }
 
@@ -108,11 +108,15 @@ def planned_vocabularies(config: Config) -> tuple[int, int]:
     settings = config.tokenizer
     if settings.path or settings.source_path:
         files = (settings.path or settings.source_path, settings.path or settings.target_path)
-        return len(Tokenizer.load(files[0]).with_tags(tags_of(config.data))), len(Tokenizer.load(files[1]))
+        added = [*tags_of(config.data), *task_of(config).further_tokens]
+        return len(Tokenizer.load(files[0]).with_tokens(added)), len(Tokenizer.load(files[1]))
     return settings.vocabulary, settings.target_vocabulary or settings.vocabulary
 
 
-def describe_plan(model: Translator, plans: Plans) -> dict[str, Any]:
+def describe_plan(model: Model, plans: Plans) -> dict[str, Any]:
+    """Layers counted from 1, parameters and costs. A model without a decoder has one layer list and no cache."""
+    if isinstance(model, MaskedLM):
+        return describe_masked(model, plans)
     name, plans = plans.name, plans._replace(encoder=model.bridge.reads(plans))
     encoder, decoder = (
         [cast(Layer, stack.layers[layer]) for layer in plan.layers] for stack, plan in stacks(model, plans)
@@ -138,8 +142,22 @@ def describe_plan(model: Translator, plans: Plans) -> dict[str, Any]:
     }
 
 
-def stacks(model: Translator, plans: Plans) -> tuple[tuple[Stack, Plan], tuple[Stack, Plan]]:
-    return (model.encoder, plans.encoder), (model.decoder, plans.decoder)
+def describe_masked(model: MaskedLM, plans: Plans) -> dict[str, Any]:
+    """FLOPs are those of the words that are read, and of the head for the share of them that is hidden."""
+    each = 2 * sum(matrices(model.encoder.layers[layer]) for layer in plans.encoder.layers)
+    head = 2 * (matrices(model.dense) + model.output.weight.numel())
+    return {
+        "name": plans.name,
+        "encoder": [layer + 1 for layer in plans.encoder.layers],
+        "parameters": size(model) - unused(model, plans),
+        "flops_per_token": each,
+        "flops_per_prediction": head,
+        "flops": round(TOKENS * (each + model.config.masking.share * head)),
+    }
+
+
+def stacks(model: Model, plans: Plans) -> list[tuple[Stack, Plan]]:
+    return [(getattr(model, name), getattr(plans, name)) for name in model.policies]
 
 
 def size(module: nn.Module) -> int:
@@ -147,7 +165,7 @@ def size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def unused(model: Translator, plans: Plans) -> int:
+def unused(model: Model, plans: Plans) -> int:
     """Parameters of the layers that a plan leaves out."""
     return sum(
         size(layer)
@@ -165,21 +183,24 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
     plans = description["plans"]
     result = Table(title=f"{description['parameters']:,} parameters", title_justify="left", box=None)
     languages = any("language" in plan for plan in plans)
-    for heading in (*(["language"] if languages else []), "depth", "encoder layers", "decoder layers"):
+    decoders = any("decoder" in plan for plan in plans)
+    stacks = ("encoder layers", "decoder layers") if decoders else ("layers",)
+    for heading in (*(["language"] if languages else []), "depth", *stacks):
         result.add_column(heading)
-    for heading in ("parameters", "GFLOPs", "cache"):
+    for heading in ("parameters", "GFLOPs", *(["cache"] if decoders else [])):
         result.add_column(heading, justify="right")
     for plan in plans[-rows:]:
         result.add_row(
             *([plan["language"]] if languages else []),
             plan["name"],
-            runs_of(plan["encoder"]),
-            runs_of(plan["decoder"]),
+            *(runs_of(plan[stack]) for stack in ("encoder", "decoder") if stack in plan),
             f"{plan['parameters'] / 1e6:.2f} M",
             f"{plan['flops'] / 1e9:.2f}",
-            f"{plan['cache_bytes'] / 2**20:.2f} MiB",
+            *([f"{plan['cache_bytes'] / 2**20:.2f} MiB"] if decoders else []),
         )
     caption = f"GFLOPs of the weights and fp32 cache for {TOKENS} source and {TOKENS} target tokens"
+    if not decoders:
+        caption = f"GFLOPs of the weights for {TOKENS} tokens, some of them hidden"
     left_out = f"; {len(plans) - rows} shallower plans left out, --json has all" if len(plans) > rows else ""
     lines = [caption + left_out, training_in_words(description), *latent_in_words(description)]
     result.caption, result.caption_justify = "\n".join(lines), "left"
@@ -202,7 +223,8 @@ def training_in_words(description: dict[str, Any]) -> str:
         return "training: not of this folder"
     most, flops = "at most " if training["bound"] else "", description["training_flops"]
     each, tokens = training["flops_per_target_token"] / 1e9, training["target_tokens"]
-    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} target tokens"
+    kind = "target tokens" if "decoder" in description["plans"][0] else "tokens"
+    return f"training: {most}{flops:.3g} FLOPs, {each:.3g} G for each of {tokens:,} {kind}"
 
 
 def runs_of(layers: list[int]) -> str:

@@ -8,8 +8,9 @@ from torch import Generator, Tensor, nn
 
 from anydepth.config_class import config
 from anydepth.data.collate import Batch
-from anydepth.depth import DepthConfig
+from anydepth.depth import Depth, DepthConfig
 from anydepth.depth.full import FullConfig
+from anydepth.depth.policy import NoLayers
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
 from anydepth.nn.cache import Cache
@@ -17,7 +18,7 @@ from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
 from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
-from anydepth.plan import BothNoises, Plans, Request, parse_depth
+from anydepth.plan import BothNoises, Plans, Request, depth_name, parse_depth
 
 BridgeConfig = LastStateConfig | TransparentConfig | MultiscaleConfig
 Bridge = LastState | Transparent | Multiscale
@@ -48,6 +49,14 @@ class StackConfig:
             raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 
 
+def check_norm(layer: LayerConfig, name: str, stack: StackConfig) -> None:
+    if layer.norm == "post" and stack.depth.gated:
+        raise ValueError(
+            f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
+            'use layer.norm = "pre" or "none"'
+        )
+
+
 @config
 class TranslatorConfig:
     """An encoder-decoder Transformer."""
@@ -73,15 +82,67 @@ class TranslatorConfig:
 
     def __post_init__(self) -> None:
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if self.layer.norm == "post" and stack.depth.gated:
-                raise ValueError(
-                    f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
-                    'use layer.norm = "pre" or "none"'
-                )
+            check_norm(self.layer, name, stack)
         self.bridge.check(self.layer, self.encoder, self.decoder)
 
+    def build(self, source_vocabulary: int, target_vocabulary: int, pad: int) -> "Translator":
+        return Translator(self, source_vocabulary, target_vocabulary, pad)
 
-class Translator(nn.Module):
+
+class Planned(nn.Module):
+    """What a model of one stack or two answers about its plans, and what training reads of any model."""
+
+    encoder: Stack
+    encoder_depth: Depth
+    decoder_depth: Depth
+    """`NoLayers` where there is no decoder."""
+    output: nn.Embedding
+    """(V, D) the matrix that makes logits."""
+    output_bias: Tensor | None
+    pad: int
+    parse = staticmethod(parse_depth)
+
+    @property
+    def policies(self) -> dict[str, Depth]:
+        """Of the stacks there are, by name."""
+        both = {"encoder": self.encoder_depth, "decoder": self.decoder_depth}
+        return {name: policy for name, policy in both.items() if not isinstance(policy, NoLayers)}
+
+    def depths(self, key: str = "") -> list[str]:
+        """Every depth this model can be run at, deepest last."""
+        encoder, decoder = self.encoder_depth.plans(key), self.decoder_depth.plans(key)
+        return [depth_name(m, n) for m in sorted(encoder) for n in sorted(decoder)]
+
+    def plan(self, depth: str | None = None, key: str = "") -> Plans:
+        """The plans of a depth such as "6-2", or the deepest ones."""
+        encoder, decoder = (None, None) if depth is None else self.parse(depth)
+        return Plans(self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key)))
+
+    def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
+        """The plans of one training step."""
+        request = Request(key=key)
+        return Plans(self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder))
+
+    def noise(self, step: int, encoder: Generator, decoder: Generator) -> BothNoises:
+        """What the gates of one training batch are drawn with."""
+        return self.encoder_depth.noise(step, encoder), self.decoder_depth.noise(step, decoder)
+
+    def gates(
+        self, plans: Plans, key: str, source: Tensor, noise: BothNoises = (None, None)
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gates of both stacks: of a training step if there is noise, else for inference."""
+        requests = [Request(key=key, tokens=source, pad=self.pad, stack=stack) for stack in (0, 1)]
+        return (
+            self.encoder_depth.gates(plans.encoder, requests[0], noise[0]),
+            self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
+        )
+
+    def logits(self, states: Tensor) -> Tensor:
+        """(…, D) → (…, V)"""
+        return F.linear(states, self.output.weight, self.output_bias)
+
+
+class Translator(Planned):
     """Source words → target words, at any planned depth."""
 
     def __init__(self, config: TranslatorConfig, source_vocabulary: int, target_vocabulary: int, pad: int) -> None:
@@ -103,43 +164,10 @@ class Translator(nn.Module):
         sizes = config.encoder.layers, config.decoder.layers
         self.bridge: Bridge = config.bridge.build(final_norm(layer), layer, *sizes)
         self.norm = final_norm(layer)
-        self.output = output
-        for part in (self.encoder, self.decoder, self.bridge):
-            part.apply(initialise)
-        for stack, settings in ((self.encoder, config.encoder), (self.decoder, config.decoder)):
-            if settings.initialisation == "depth-scaled":
-                scale_by_depth(stack.layers)
-
-    # -- plans ---------------------------------------------------------------------------------------------------
-
-    def depths(self, key: str = "") -> list[str]:
-        """Every depth this model can be run at, deepest last."""
-        encoder, decoder = self.encoder_depth.plans(key), self.decoder_depth.plans(key)
-        return [f"{m}-{n}" for m in sorted(encoder) for n in sorted(decoder)]
-
-    def plan(self, depth: str | None = None, key: str = "") -> Plans:
-        """The plans of a depth such as "6-2", or the deepest ones."""
-        encoder, decoder = (None, None) if depth is None else parse_depth(depth)
-        return Plans(self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key)))
-
-    def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
-        """The plans of one training step."""
-        request = Request(key=key)
-        return Plans(self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder))
-
-    def noise(self, step: int, encoder: Generator, decoder: Generator) -> BothNoises:
-        """What the gates of one training batch are drawn with."""
-        return self.encoder_depth.noise(step, encoder), self.decoder_depth.noise(step, decoder)
-
-    def gates(
-        self, plans: Plans, key: str, source: Tensor, noise: BothNoises = (None, None)
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The gates of both stacks: of a training step if there is noise, else for inference."""
-        requests = [Request(key=key, tokens=source, pad=self.pad, stack=stack) for stack in (0, 1)]
-        return (
-            self.encoder_depth.gates(plans.encoder, requests[0], noise[0]),
-            self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
-        )
+        self.output, self.output_bias = output, None
+        initialise_stack(self.encoder, config.encoder)
+        initialise_stack(self.decoder, config.decoder)
+        self.bridge.apply(initialise)
 
     # -- computation ---------------------------------------------------------------------------------------------
 
@@ -170,10 +198,6 @@ class Translator(nn.Module):
         for state in self.decoder.states(x, plans.decoder, gates, sees, memories, sees_memory, cache):
             x = state
         return self.norm(x)
-
-    def logits(self, states: Tensor) -> Tensor:
-        """(…, D) → (…, V)"""
-        return F.linear(states, self.output.weight)
 
     def start(self, source: Tensor, plans: Plans, key: str = "") -> "TranslatorDecoder":
         """Reads (B, S) padded sources and makes the decoder that a search drives."""
@@ -248,6 +272,12 @@ def reordered(memories: list[Memory], rows: Tensor) -> list[Memory]:
     """Each memory's rows, copied once where several steps share a memory."""
     done = {id(memory): memory.map(lambda tensor: tensor[rows]) for memory in memories}
     return [done[id(memory)] for memory in memories]
+
+
+def initialise_stack(stack: Stack, settings: StackConfig) -> None:
+    stack.apply(initialise)
+    if settings.initialisation == "depth-scaled":
+        scale_by_depth(stack.layers)
 
 
 def final_norm(layer: LayerConfig) -> nn.Module:

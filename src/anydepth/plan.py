@@ -73,14 +73,20 @@ BothNoises = tuple[Noise | None, Noise | None]
 
 
 class Plans(NamedTuple):
-    """One plan for each stack of an encoder-decoder."""
+    """One plan for each stack of a model."""
 
     encoder: Plan
-    decoder: Plan
+    decoder: Plan = Plan(())
+    """Without layers where a model has no decoder."""
 
     @property
     def name(self) -> str:
-        return f"{len(self.encoder)}-{len(self.decoder)}"
+        return depth_name(len(self.encoder), len(self.decoder))
+
+
+def depth_name(encoder: int, decoder: int = 0) -> str:
+    """6-2, or 6 where there is no decoder."""
+    return f"{encoder}-{decoder}" if decoder else f"{encoder}"
 
 
 def parse_depth(text: str) -> tuple[int, int]:
@@ -89,3 +95,10 @@ def parse_depth(text: str) -> tuple[int, int]:
     if not match:
         raise UserError(f"depth {text!r}: expected encoder-decoder layers, for example 6-2")
     return int(match[1]), int(match[2])
+
+
+def parse_encoder_depth(text: str) -> tuple[int, int]:
+    """'6' → (6, 0), of a model without a decoder."""
+    if not re.fullmatch(r"\s*\d+\s*", text):
+        raise UserError(f"depth {text!r}: this model has no decoder; expected encoder layers, for example 6")
+    return int(text), 0

@@ -17,10 +17,11 @@ from anydepth.data.corpora import target_language
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.search import decode
+from anydepth.encoder_models import Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
-from anydepth.plan import Plans, parse_depth
+from anydepth.plan import Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 
@@ -63,7 +64,7 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", set
         raise UserError(f"{file} is damaged: {error}") from None
     tokenizers = TokenizerPair.load(folder, tokenizer_hash)
     source, target = tokenizers.source, tokenizers.target
-    model = Translator(config.model, len(source), len(target), target.pad)
+    model = config.model.build(len(source), len(target), target.pad)
     try:
         checkpoints.load_weights(model, weights)
     except UserError as error:
@@ -77,7 +78,7 @@ def moves_weights(folder: Path, setting: str) -> bool:
 
     def shapes(*overrides: str) -> dict[str, torch.Size]:
         with torch.device("meta"):
-            model = Translator(load_config(folder / "config.toml", overrides).model, 1, 1, 0)
+            model = load_config(folder / "config.toml", overrides).model.build(1, 1, 0)
         return {name: parameter.shape for name, parameter in model.named_parameters()}
 
     try:
@@ -119,7 +120,7 @@ class Run:
     def __init__(
         self,
         config: Config,
-        model: Translator,
+        model: Model,
         tokenizers: TokenizerPair,
         folder: Path | None = None,
         weights: Path | None = None,
@@ -150,11 +151,18 @@ class Run:
         """The layers that run at a depth such as "6-2", or at the deepest."""
         key = key or self.key
         if depth is not None:
-            stacks = (self.model.encoder_depth.plans(key), self.model.decoder_depth.plans(key))
-            if any(layers not in plans for layers, plans in zip(parse_depth(depth), stacks)):
-                encoder, decoder = (", ".join(map(str, sorted(plans))) for plans in stacks)
-                raise UserError(f"depth {depth}: this run has encoder depths {encoder} and decoder depths {decoder}")
+            stacks = {name: policy.plans(key) for name, policy in self.model.policies.items()}
+            if any(layers not in plans for layers, plans in zip(self.model.parse(depth), stacks.values())):
+                known = [f"{name} depths {', '.join(map(str, sorted(plans)))}" for name, plans in stacks.items()]
+                raise UserError(f"depth {depth}: this run has {' and '.join(known)}")
         return self.model.plan(depth, key)
+
+    @property
+    def translator(self) -> Translator:
+        """The model, if it translates."""
+        if not isinstance(self.model, Translator):
+            raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not translate")
+        return self.model
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
         """What a depth costs: its layers, parameters, FLOPs and cache bytes."""
@@ -194,7 +202,7 @@ class Run:
 
         An empty text has one empty translation.
         """
-        key = key or self.key
+        key, _ = key or self.key, self.translator
         plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources, "line")
@@ -219,7 +227,7 @@ class Run:
         padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
         lengths = torch.tensor([len(ids) for ids in sources])
         max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
-        decoder = self.model.start(padded, plans, key)
+        decoder = self.translator.start(padded, plans, key)
         return decode(decoder, target.bos, target.eos, target.pad, max_lengths, decoding, numbers)
 
     def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
@@ -261,7 +269,7 @@ class Run:
                 tokens=sum(len(target_ids[n]) + 1 for n in numbers),
                 sentences=len(numbers),
             )
-            for number, total in zip(numbers, log_probabilities(self.model, batch.to(self.device), plans)):
+            for number, total in zip(numbers, log_probabilities(self.translator, batch.to(self.device), plans)):
                 results[number] = total
         return results
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 from torch import nn
 
 from anydepth.config import Config
+from anydepth.encoder_models import MaskedLM, Model
 from anydepth.evaluation.training_log import Lines, TrainingLog, read_log
-from anydepth.models import Bridge, Translator
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Node, Tasks, tree
@@ -48,7 +48,8 @@ class TrainingCost:
     flops: float
     """Of the whole training."""
     flops_per_token: float
-    """Per target word, for sentences of `TOKENS` words on both sides: the mean over what a step may draw."""
+    """Per target word (without a decoder: per word read), for sentences of `TOKENS` words on each side: the mean over
+    what a step may draw."""
     tokens: int
     """Target words trained on, those of accumulated batches and of all processes included."""
     bound: bool
@@ -71,7 +72,7 @@ class TrainingCost:
         }
 
 
-def training_cost(config: Config, model: Translator, run: Path | None = None) -> TrainingCost | None:
+def training_cost(config: Config, model: Model, run: Path | None = None) -> TrainingCost | None:
     """Of a recipe, or of a run as far as it was trained; None for a run that was not trained in its folder.
 
     The model may be one without memory (device "meta").
@@ -97,15 +98,19 @@ def tokens_trained(train: Lines, last_step: int) -> int:
     return round(train[-1].get("tokens", tokens) * last_step / train[-1]["step"])
 
 
-def training_flops(training: TrainingConfig, model: Translator, source: int = TOKENS, target: int = TOKENS) -> float:
+def training_flops(training: TrainingConfig, model: Model, source: int = TOKENS, target: int = TOKENS) -> float:
     """Of the forward and backward pass of one sentence pair with so many words, on average over the draws."""
     layers, rest = forward_flops(model, mean_work(training, model), source, target)
     return (4 if training.recompute else 3) * layers + 3 * rest
 
 
-def forward_flops(model: Translator, work: Work, source: int, target: int) -> tuple[float, float]:
+def forward_flops(model: Model, work: Work, source: int, target: int) -> tuple[float, float]:
     """Of the layers, and of what stands between and behind them."""
     width = model.config.layer.width
+    if isinstance(model, MaskedLM):
+        each = 2 * source * matrices(model.encoder.layers[0]) + attention(source, source, width)
+        head = matrices(model.dense) + model.output.weight.numel()
+        return work.encoder * each, work.exits * 2 * model.config.masking.share * source * head
     encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
     memory = memory_weights(decoder)
     rest = matrices(decoder) - matrices(decoder.attention) - memory
@@ -143,15 +148,17 @@ def matrices(module: nn.Module) -> int:
 # ---- what the tasks of a step share
 
 
-def mean_work(training: TrainingConfig, model: Translator) -> Work:
+def mean_work(training: TrainingConfig, model: Model) -> Work:
     """Of a step, on average over what the objective and the policies may draw.
 
     LayerDrop may drop a whole decoder, and then saves the encoder's backward pass: too rare to count.
     """
     if isinstance(training.objective, ExitGridConfig | MultitaskConfig):
-        each = [work(tasks, model.bridge) for tasks in training.objective.choices(model)]
+        each = [work(tasks, model) for tasks in training.objective.choices(model)]
         return Work(*(fmean(counts) for counts in zip(*each)))
     encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
+    if isinstance(model, MaskedLM):
+        return Work(encoder, 0, 0, 1)
     every, whole = (Plan(tuple(range(depth.layers))) for depth in (model.encoder_depth, model.decoder_depth))
     drawn = model.decoder_depth.plans().values() if model.decoder_depth.uniform else [whole]
     plans = [Plans(every, plan) for plan in drawn]
@@ -159,9 +166,11 @@ def mean_work(training: TrainingConfig, model: Translator) -> Work:
     return Work(encoder * read, decoder, decoder, 1, fmean(map(model.bridge.products, plans)))
 
 
-def work(tasks: Tasks, bridge: Bridge) -> Work:
+def work(tasks: Tasks, model: Model) -> Work:
     """As `SharedPass` does it: plans that begin alike share layers, the encoder serves all decoders, and a first
-    decoder layer's self-attention all encoder exits."""
+    decoder layer's self-attention all encoder exits. Without a decoder there is nothing to share but the encoder."""
+    if isinstance(model, MaskedLM):
+        return Work(layers_of(task.plans.encoder for task in tasks), 0, 0, len(tasks))
     readers: dict[tuple[int, Plan], list[Plan]] = {}
     for plans, _ in tasks:
         readers.setdefault((plans.decoder.layers[0], plans.encoder), []).append(plans.decoder)
@@ -169,7 +178,7 @@ def work(tasks: Tasks, bridge: Bridge) -> Work:
     firsts = len({first for first, _ in readers})
     layers = Plan(tuple({layer for task in tasks for layer in task.plans.decoder.layers}))
     read = {Plans(task.plans.encoder, layers) for task in tasks}
-    encoder, between = layers_of(map(bridge.reads, read)), sum(map(bridge.products, read))
+    encoder, between = layers_of(map(model.bridge.reads, read)), sum(map(model.bridge.products, read))
     return Work(encoder, finished - len(readers) + firsts, finished, len(tasks), between)
 
 

@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.config import Config
+    from anydepth.data.corpora import CorpusConfig
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
@@ -59,22 +61,16 @@ def read_test_sets(
     language: str | None = None,
 ) -> dict[str, "TestSet"]:
     """By language, "" where a run has only one: given as files, or those that the run's recipe names."""
-    from anydepth.config import load
-    from anydepth.data.corpora import CorpusConfig, ParallelText, Skips, read_pairs
-    from anydepth.languages import find_language
+    from anydepth.data.corpora import ParallelText, Skips, read_pairs
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
-    if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no config.toml")
-    config = load(run / "config.toml", settings)
-    key = find_language(config, language)
-    corpora: Sequence[CorpusConfig] = [corpus for corpus in config.data.test if not key or corpus.key == key]
+    corpora: Sequence[CorpusConfig]
     if source and reference:
+        _, key = config_and_language(run, settings, language)
         corpora = [ParallelText(source=str(source), target=str(reference), key=key)]
-    if not corpora:
-        wanted = f" for {language}" if language else ""
-        raise UserError(f"{run}: its recipe names no test set{wanted}; give --source and --reference")
+    else:
+        corpora = corpora_for_test(run, settings, language)
     keys = [corpus.key for corpus in corpora]
     if twice := [key for key in keys if keys.count(key) > 1]:
         which = f" for {twice[0]}" if twice[0] else " without a key"
@@ -97,6 +93,52 @@ def read_test_set(run: Path) -> "TestSet":
     return test_set
 
 
+def corpora_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> list["CorpusConfig"]:
+    """The test sets that a run's recipe names, for a language or all."""
+    from anydepth.encoder_models import MaskedLMConfig
+
+    config, key = config_and_language(run, settings, language)
+    corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
+    if not corpora:
+        wanted, flags = f" for {language}" if language else "", "--source and --reference"
+        flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags
+        raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
+    return corpora
+
+
+def config_and_language(run: Path, settings: Sequence[str], language: str | None) -> tuple["Config", str]:
+    """A run's settings, and the key of the language that is meant."""
+    from anydepth.config import load
+    from anydepth.languages import find_language
+
+    if not (run / "config.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no config.toml")
+    config = load(run / "config.toml", settings)
+    return config, find_language(config, language)
+
+
+def evaluate_masked(
+    run: "Run",
+    folder: Path,
+    corpora: Sequence["CorpusConfig"],
+    depths: list[str] | None = None,
+    notes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """As `evaluate_run`, the perplexity of a masked language model on all of these."""
+    from anydepth.config import dump
+    from anydepth.evaluation.files import write_atomically
+    from anydepth.evaluation.perplexity import evaluate_text
+    from anydepth.evaluation.report import write_report
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with depths_shown() as show:
+        grid = evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
+    if notes is not None:
+        write_atomically(folder / "config.toml", dump(run.config))
+    write_report([folder], folder / "report.html")
+    return grid
+
+
 def evaluate_run(
     run: "Run",
     folder: Path,
@@ -117,12 +159,7 @@ def evaluate_run(
     from anydepth.run import changed
 
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
-    with progress_bar("evaluating") as bar:
-        task = bar.add_task("", total=None)
-
-        def show(done: int, total: int, depth: str) -> None:
-            bar.update(task, completed=done, total=total, description=depth)
-
+    with depths_shown() as show:
         grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
@@ -173,9 +210,12 @@ def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, 
 
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout; of several languages their scores."""
+    from anydepth.evaluation.perplexity import is_perplexity, print_perplexities
     from anydepth.evaluation.terminal import print_grid, print_languages, print_samples
 
     console = Console(highlight=False)
+    if is_perplexity(grid):
+        return print_perplexities(console, grid)
     if "languages" in grid:
         return print_languages(console, grid)
     print_grid(console, grid)
@@ -186,11 +226,17 @@ def show_grid(grid: dict[str, Any]) -> None:
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
     """Writes the page; of several runs also prints how they compare."""
     from anydepth.evaluation.comparison import compare
+    from anydepth.evaluation.perplexity_page import all_perplexities
     from anydepth.evaluation.records import read_records
     from anydepth.evaluation.report import write_page
     from anydepth.evaluation.terminal import print_comparison
 
     records = read_records(runs)
+    if all_perplexities(records):
+        if as_json or baseline:
+            raise UserError("--json, --baseline: for runs that translate; perplexities are in each grid.json")
+        write_page(records, out, None)
+        return print(f"The report is in {out}.")
     with progress_bar("scoring") as bar:
         task = bar.add_task("", total=None)
         for record in records:
@@ -219,6 +265,14 @@ def progress_bar(title: str, visible: bool = True) -> Progress:
         transient=True,
         disable=not (visible and console.is_terminal),
     )
+
+
+@contextmanager
+def depths_shown() -> Iterator[Callable[[int, int, str], None]]:
+    """To be told how many depths are done, of how many, and which is next."""
+    with progress_bar("evaluating") as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, depth: bar.update(task, completed=done, total=total, description=depth)
 
 
 @contextmanager

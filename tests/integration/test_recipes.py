@@ -1,6 +1,7 @@
 """Every chain among the recipes does what its table needs, and runs from end to end, very small."""
 
 import json
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from anydepth.chain.work import Distillation, Evaluation, Report, Training
 from anydepth.config import Config
 from anydepth.data.builtin import pairs
 from anydepth.data.lines import read_lines
+from anydepth.evaluation.cells import depth_name
 from anydepth.models import Translator
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -31,12 +33,13 @@ CONTENTS = {
     "flexible-depth/figure1": (11, 25 + 8 * 24),
     "flexible-depth/from-scratch": (4, 25 + 24),
     "flexible-depth/decisive": (11, 1 + 6 + 2 * 24 + 2 * 36),
+    "latent-depth/mlm-table2": (7, 2),  # what latent depth can be scored at is learnt
     "tied-multi/table1": (37, 36 + 36),
     "tied-multi/table3": (10, 4 * 36 + 2),
     "tied-multi/table4": (74, 36 + 36 + 36 + 36),
 }
 """Trainings and scored depths of each chain: the sizes of the papers' tables."""
-WITH_PAGE = ("flexible-depth/table4", "flexible-depth/decisive", "tied-multi/table3")
+WITH_PAGE = ("flexible-depth/table4", "flexible-depth/decisive", "tied-multi/table3", "latent-depth/mlm-table2")
 """Pages take seconds: these have separate models as one grid, grids of different shapes, and a link to the best run."""
 COMPARISONS = [name for name in CONTENTS if name.startswith("flexible-depth") and not name.endswith("chain")]
 
@@ -161,6 +164,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
+def as_text(setting: str) -> str:
+    """Only the source side of the corpora."""
+    return re.sub(r"type=\"parallel\", source=(\"[^\"]*\"), target=\"[^\"]*\"", r'type="text", path=\1', setting)
+
+
 @pytest.mark.parametrize("path", CHAINS, ids=name_of)
 def test_a_chain_runs(path: Path, tiny: list[str], results: Path, cli: Cli) -> None:
     out, settings = results / path.parent.name, tiny
@@ -168,6 +176,8 @@ def test_a_chain_runs(path: Path, tiny: list[str], results: Path, cli: Cli) -> N
         out = results / "decisive"
     elif path.parent.name == "flexible-depth":  # the separate models keep their sizes, which the table is about
         settings = [*tiny, "model.encoder.layers=4", "model.decoder.layers=2", "training.validate_depths=[]"]
+    elif path.stem.startswith("mlm"):
+        settings = [*(as_text(setting) for setting in tiny), "model.encoder.layers=3", "training.accumulate=1"]
     planning = planned(path, out, None, settings)
     stages = {work.stage for work in planning if name_of(path) in WITH_PAGE or not isinstance(work, Report)}
     changes = [part for setting in settings for part in ("--set", setting)]
@@ -178,7 +188,7 @@ def test_a_chain_runs(path: Path, tiny: list[str], results: Path, cli: Cli) -> N
     for work in done:
         if isinstance(work, Evaluation):
             cells = json.loads(work.left.read_text())["cells"]
-            assert {f"{cell['encoder']}-{cell['decoder']}" for cell in cells} >= set(work.depths)
+            assert {depth_name(cell) for cell in cells} >= set(work.depths)
         if isinstance(work, Distillation):
             assert sum(1 for _ in read_lines(work.left)) == 8
         if isinstance(work, Report):

@@ -199,7 +199,7 @@ def test_a_training_that_begins_badly_is_not_lost() -> None:
     """As deep models without norms do; lost is what ends far above where it began."""
 
     def sums(nll: float) -> Sums:
-        return Sums(*(torch.tensor(value) for value in (nll, nll, 1.0, 1.0)))
+        return Sums(*(torch.tensor(value) for value in (nll, nll, 1.0, 1.0, 1.0)))
 
     window = Window(explosion=10.0)
     for nll in (50.0, 90.0):

@@ -1,16 +1,20 @@
 """A pass replayed as a CUDA graph against the same pass kernel by kernel: losses and gradients."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from conftest import PAD
 
 from anydepth.data.collate import Batch, Packing
+from anydepth.data.masking import MaskedBatch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.encoder_models import MaskedLMConfig
 from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
 from anydepth.nn.bridge import LastStateConfig, TransparentConfig
 from anydepth.nn.layers import LayerConfig
@@ -30,13 +34,14 @@ VOCABULARY = 1000
 LAST = LastStateConfig()
 
 
-def step_on_gpu(depth: DepthConfig, bridge: BridgeConfig = LAST) -> Step:
+def step_on_gpu(depth: DepthConfig, bridge: BridgeConfig = LAST, masked: bool = False) -> Step:
     torch.manual_seed(0)
     layer = LayerConfig(width=128, ffn=256, heads=4, dropout=0.0)
     decoder = StackConfig(layers=4, depth=depth)
     encoder = decoder if bridge == LAST else StackConfig(layers=8)
-    config = TranslatorConfig(layer=layer, encoder=encoder, decoder=decoder, bridge=bridge)
-    model = Translator(config, VOCABULARY, VOCABULARY, PAD).cuda()
+    translator = TranslatorConfig(layer=layer, encoder=encoder, decoder=decoder, bridge=bridge)
+    config = MaskedLMConfig(layer=layer, encoder=encoder) if masked else translator
+    model = config.build(VOCABULARY, VOCABULARY, PAD).cuda()
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-3, warmup=10)
     settings = TrainingConfig(optimizer=optimizer)
     return Step(model, Optimizers(model, optimizer), settings, 1, Ranks(0, 1, torch.device("cuda")))
@@ -50,6 +55,19 @@ def batch(seed: int, count: int = 32, length: int = 16) -> Batch:
     return Batch(
         source=source, target_in=target.roll(1), target_out=target, source_packing=packing, target_packing=packing,
         key="", tokens=count * length, sentences=count,
+    )  # fmt: skip
+
+
+def masked_batch(seed: int) -> MaskedBatch:
+    """As many sentences; the number of hidden words differs, that of slots does not."""
+    words, given = torch.Generator().manual_seed(seed), batch(seed)
+    size, hidden = given.source.shape[1], 60 + seed
+    slots = torch.cat([torch.randperm(size, generator=words)[:hidden], torch.zeros(80 - hidden, dtype=torch.long)])
+    answers = torch.randint(4, VOCABULARY, (80,), generator=words)
+    answers[hidden:] = PAD
+    return MaskedBatch(
+        source=given.source, slots=slots.cuda(), target_out=answers.cuda(), packing=given.source_packing,
+        key="", tokens=size, sentences=given.sentences, predictions=hidden,
     )  # fmt: skip
 
 
@@ -77,7 +95,7 @@ def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
 )
 def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # type: ignore[no-untyped-def]
     step = step_on_gpu(depth)
-    compare(step, sets(step.model))
+    compare(step, sets(step.model), batch)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +105,28 @@ def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # 
 )
 def test_bridges_are_replayed_too(bridge: BridgeConfig) -> None:
     step = step_on_gpu(PrefixConfig(), bridge)
-    compare(step, [(Task(step.model.plan(name), 1.0),) for name in ("8-4", "8-2")])
-    compare(step, ExitGridConfig().choices(step.model))
+    compare(step, [(Task(step.model.plan(name), 1.0),) for name in ("8-4", "8-2")], batch)
+    compare(step, ExitGridConfig().choices(step.model), batch)
 
 
-def compare(step: Step, seen: list[Tasks]) -> None:
+@pytest.mark.parametrize(
+    ("depth", "sets"),
+    [
+        (FullConfig(), lambda model: [(Task(model.plan(), 1.0),)] * 3),
+        (LatentConfig(), lambda model: [(Task(model.sample("", *draws(0)), 1.0),)] * 3),
+        (PrefixConfig(), lambda model: [(Task(model.plan(name), 1.0),) for name in ("4", "1", "4")]),
+        (PrefixConfig(), ExitGridConfig().choices),
+    ],
+)
+def test_masked_language_models_are_replayed_too(depth: DepthConfig, sets) -> None:  # type: ignore[no-untyped-def]
+    step = step_on_gpu(depth, masked=True)
+    compare(step, sets(step.model), masked_batch)
+
+
+def compare(step: Step, seen: list[Tasks], make: Callable[[int], Batch | MaskedBatch]) -> None:
     assert step.graphs is not None
     for number, tasks in enumerate([*seen, *seen[:2]]):  # some a second time, when others have been recorded
-        given = batch(number)._replace(noise=step.model.noise(number + 1, *draws(number)))
+        given = make(number)._replace(noise=step.model.noise(number + 1, *draws(number)))
         replayed, by_graph = step.graphs(given, tasks, alone=True), gradients(step.model)
         total = float(replayed.total)
         plain, by_kernel = step.run(given, tasks), gradients(step.model)

@@ -1,8 +1,11 @@
 """What a training costs, counted: against PyTorch's own count of what a step really computes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import FULL, random_batch, tiny_translator
+from masked_models import masked_batch, tiny_masked_lm
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -92,6 +95,23 @@ def test_several_tasks_and_what_they_share(depth: DepthConfig, objective: ExitGr
     choices = objective.choices(model)
     mean = sum(counted(model, tasks) for tasks in choices) / len(choices)
     assert mean == pytest.approx(expected(model, objective), rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", [SingleConfig(), ExitGridConfig(), MultitaskConfig(encoder_depths=2)], ids=str)
+def test_without_a_decoder(objective: ObjectiveConfig) -> None:
+    """Two of six words are hidden, so that the head has two thirds less to do than the layers."""
+    model = tiny_masked_lm(PrefixConfig(sample="full"), layers=3)
+    masking = replace(model.config.masking, share=1 / 3)
+    model.config = replace(model.config, masking=masking)
+    batch = masked_batch([6] * 3)
+    batch = batch._replace(slots=batch.slots[:-1], target_out=batch.target_out[:-1])
+    settings = TrainingConfig(device="cpu", precision="fp32", objective=objective)
+    step = Step(model.train(), Optimizers(model, settings.optimizer), settings, 1, Ranks(0, 1, torch.device("cpu")))
+    choices = [(Task(model.plan(), 1.0),)] if isinstance(objective, SingleConfig) else objective.choices(model)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        for tasks in choices:
+            step.run(batch, tasks)
+    assert counter.get_total_flops() / len(choices) == pytest.approx(3 * training_flops(settings, model, 6, 6))
 
 
 def test_several_tasks_computed_again() -> None:

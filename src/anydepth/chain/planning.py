@@ -22,11 +22,13 @@ from anydepth.chain.stages import (
 from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Training, Work
 from anydepth.config import Config
 from anydepth.config import load as load_config
+from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
+from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
-from anydepth.models import Translator
+from anydepth.plan import depth_name
 
 
 def planned(path: Path, folder: Path, recipe: Path | None = None, settings: Sequence[str] = ()) -> list[Work]:
@@ -158,13 +160,15 @@ class Planner:
             depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
             if not depths:
                 raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
+        apart = len(known_languages(config)) > 1 and not isinstance(config.model, MaskedLMConfig)
+        languages = tuple(corpus.key for corpus in config.data.test) if apart else ()
         return Evaluation(
             name=f"{stage.name}_{run}",
             stage=stage.name,
             left=self.left[run] / "grid.json",
             needs=(run,),
             depths=depths,
-            languages=tuple(corpus.key for corpus in config.data.test) if len(known_languages(config)) > 1 else (),
+            languages=languages,
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
         )
@@ -196,19 +200,19 @@ class Planner:
 
 def depths_of(config: Config, encoder: Sequence[int] = (), decoder: Sequence[int] = ()) -> tuple[str, ...]:
     """The depths of a model with these settings, limited to some of either side where given; deepest last."""
-    sides = []
-    for stack, wanted in ((config.model.encoder, encoder), (config.model.decoder, decoder)):
+    wanted, sides = {"encoder": encoder, "decoder": decoder}, []
+    for name, stack in stacks_of(config.model).items():
         depths = sorted(stack.depth.build(stack.layers).plans())
-        sides.append([depth for depth in depths if not wanted or depth in wanted])
-    return tuple(f"{m}-{n}" for m, n in product(*sides))
+        sides.append([depth for depth in depths if not wanted[name] or depth in wanted[name]])
+    return tuple(depth_name(*depths) for depths in product(*sides))
 
 
 def learns_depth(config: Config) -> bool:
     """Whether nobody knows before the training which layers will run."""
-    return any(isinstance(stack.depth, LatentConfig) for stack in (config.model.encoder, config.model.decoder))
+    return any(isinstance(stack.depth, LatentConfig) for stack in stacks_of(config.model).values())
 
 
 def shapes(config: Config) -> dict[str, torch.Size]:
     with torch.device("meta"):  # the words are the same: who starts from a run takes its tokenizers too
-        model = Translator(config.model, source_vocabulary=1, target_vocabulary=1, pad=0)
+        model = config.model.build(source_vocabulary=1, target_vocabulary=1, pad=0)
     return {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import fill_grid, progress_for, read_test_sets
+from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_sets
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)
@@ -146,7 +146,7 @@ class Evaluation(Work):
     depths: tuple[str, ...]
     """Empty where the run learns its depth: whatever that is."""
     languages: tuple[str, ...]
-    """Those scored, if the run has several."""
+    """Those scored, if the run translates several; a masked language model has one grid for all."""
     beam: int
     batch: int
 
@@ -156,22 +156,34 @@ class Evaluation(Work):
 
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
+        from anydepth.evaluation.cells import depth_name
+        from anydepth.evaluation.perplexity import is_perplexity
+
         if not self.left.exists():
             return "to do"
         grid = json.loads(self.left.read_text(encoding="utf-8"))
-        scored = {f"{cell['encoder']}-{cell['decoder']}" for cell in grid["cells"]}
-        asked = {"beam": self.beam, "batch": self.batch}
+        scored = {depth_name(cell) for cell in grid["cells"]}
+        asked = {} if is_perplexity(grid) else {"beam": self.beam, "batch": self.batch}
         whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
+        from anydepth.encoder_models import MaskedLM
+        from anydepth.evaluation.perplexity import evaluate_text
         from anydepth.run import load as load_run
 
-        run, test_sets, depths = load_run(self.run), read_test_sets(self.run), list(self.depths) or None
-        with progress_for(self.name, "depths", visible=not quiet) as show:
-            fill_grid(run, self.run, test_sets, depths, self.beam, self.batch, lambda done, total, _: show(done, total))
+        run, depths = load_run(self.run), list(self.depths) or None
+        with progress_for(self.name, "depths", visible=not quiet) as bar:
+
+            def show(done: int, total: int, depth: str) -> None:
+                bar(done, total)
+
+            if isinstance(run.model, MaskedLM):
+                evaluate_text(run, corpora_for_test(self.run), depths or run.depths(), out=self.run, progress=show)
+            else:
+                fill_grid(run, self.run, read_test_sets(self.run), depths, self.beam, self.batch, show)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ either side.
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.data.batching import Batches, Limits
+from anydepth.data.batching import Batches, IndexBatch, Limits
 from anydepth.data.store import Store
 from anydepth.plan import BothNoises
 
@@ -34,16 +34,6 @@ class Packing(NamedTuple):
     """No segment has more tokens; the same for every batch of a run."""
     positions: Tensor
     """(1, N) int64, the place of each token in its segment."""
-
-    def to(self, device: torch.device | str) -> "Packing":
-        return Packing(
-            self.starts.to(device, non_blocking=True),
-            self.longest,
-            self.positions.to(device, non_blocking=True),
-        )
-
-    def pin_memory(self) -> "Packing":
-        return Packing(self.starts.pin_memory(), self.longest, self.positions.pin_memory())
 
 
 class Batch(NamedTuple):
@@ -65,24 +55,38 @@ class Batch(NamedTuple):
     noise: BothNoises = (None, None)
     """What the gates of a training step are drawn with; none for inference."""
 
+    @property
+    def predictions(self) -> int:
+        """What the loss is a mean over."""
+        return self.tokens
+
+    @property
+    def packed(self) -> bool:
+        return self.source_packing is not None
+
     def to(self, device: torch.device | str) -> "Batch":
         """On another device; the copy does not wait if the batch is pinned."""
-        return self._replace(
-            source=self.source.to(device, non_blocking=True),
-            target_in=self.target_in.to(device, non_blocking=True),
-            target_out=self.target_out.to(device, non_blocking=True),
-            source_packing=self.source_packing and self.source_packing.to(device),
-            target_packing=self.target_packing and self.target_packing.to(device),
-        )
+        return mapped(lambda tensor: tensor.to(device, non_blocking=True), self)
 
     def pin_memory(self) -> "Batch":
-        return self._replace(
-            source=self.source.pin_memory(),
-            target_in=self.target_in.pin_memory(),
-            target_out=self.target_out.pin_memory(),
-            source_packing=self.source_packing and self.source_packing.pin_memory(),
-            target_packing=self.target_packing and self.target_packing.pin_memory(),
-        )
+        return mapped(Tensor.pin_memory, self)
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Item) -> Item:
+    """With each tensor of a batch changed, however deep in its tuples."""
+    if isinstance(value, Tensor):
+        return change(value)  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        parts = [mapped(change, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a batch, in an order of their own."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for part in value for tensor in tensors_of(part)] if isinstance(value, tuple) else []
 
 
 def collate(store: Store, pairs: Array, limits: Limits) -> Batch:
@@ -94,19 +98,19 @@ def collate(store: Store, pairs: Array, limits: Limits) -> Batch:
     target_in[np.cumsum(target_lengths) - target_lengths] = store.target_bos
     if limits.layout == "packed":
         return Batch(
-            source=_row(source, limits.source, store.source_pad),
-            target_in=_row(target_in, limits.target, store.target_pad),
-            target_out=_row(target_out, limits.target, store.target_pad),
-            source_packing=_packing(source_lengths, limits.source, limits),
-            target_packing=_packing(target_lengths, limits.target, limits),
+            source=one_row(source, limits.source, store.source_pad),
+            target_in=one_row(target_in, limits.target, store.target_pad),
+            target_out=one_row(target_out, limits.target, store.target_pad),
+            source_packing=pack(source_lengths, limits.source, limits),
+            target_packing=pack(target_lengths, limits.target, limits),
             key=store.key,
             tokens=len(target_out),
             sentences=len(pairs),
         )
     return Batch(
-        source=_pad(source, source_lengths, store.source_pad, limits.multiple),
-        target_in=_pad(target_in, target_lengths, store.target_pad, limits.multiple),
-        target_out=_pad(target_out, target_lengths, store.target_pad, limits.multiple),
+        source=pad_rows(source, source_lengths, store.source_pad, limits.multiple),
+        target_in=pad_rows(target_in, target_lengths, store.target_pad, limits.multiple),
+        target_out=pad_rows(target_out, target_lengths, store.target_pad, limits.multiple),
         source_packing=None,
         target_packing=None,
         key=store.key,
@@ -119,23 +123,23 @@ def collate_sources(sequences: Sequence[Sequence[int]], pad: int) -> Tensor:
     """(B, S) int64 from lists of ids, padded on the right, for decoding."""
     lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
     flat = np.fromiter((number for ids in sequences for number in ids), dtype=np.int64)
-    return _pad(flat, lengths, pad, 1)
+    return pad_rows(flat, lengths, pad, 1)
 
 
-def _pad(flat: Array, lengths: Array, pad: int, multiple: int) -> Tensor:
+def pad_rows(flat: Array, lengths: Array, pad: int, multiple: int) -> Tensor:
     width = -(-int(lengths.max()) // multiple) * multiple
     rows = np.full((len(lengths), width), pad, dtype=np.int64)
     rows[np.arange(width) < lengths[:, None]] = flat
     return torch.from_numpy(rows)
 
 
-def _row(flat: Array, size: int, pad: int) -> Tensor:
+def one_row(flat: Array, size: int, pad: int) -> Tensor:
     row = np.full((1, size), pad, dtype=np.int64)
     row[0, : len(flat)] = flat
     return torch.from_numpy(row)
 
 
-def _packing(lengths: Array, size: int, limits: Limits) -> Packing:
+def pack(lengths: Array, size: int, limits: Limits) -> Packing:
     segments = np.zeros(limits.sentences + limits.padding, dtype=np.int64)
     segments[: len(lengths)] = lengths
     rest = size - int(lengths.sum())
@@ -148,10 +152,13 @@ def _packing(lengths: Array, size: int, limits: Limits) -> Packing:
     return Packing(torch.from_numpy(starts.astype(np.int32)), limits.longest, torch.from_numpy(positions[None]))
 
 
-def stream(batches: Batches, pin: bool = False) -> Iterator[tuple[Batch, dict[str, Any]]]:
-    """Endless (batch, position after it): the position to save once the batch has been used."""
-    for corpus, pairs in batches:
-        batch = collate(batches.stores[corpus], pairs, batches.limits)
+def stream(
+    batches: Batches, pin: bool = False, make: Callable[[Batches, IndexBatch], Any] | None = None
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Endless (batch, position after it): the position to save once the batch has been used. Batches are those of
+    pairs, or what `make` makes of their numbers."""
+    for taken in batches:
+        batch = make(batches, taken) if make else collate(batches.stores[taken.corpus], taken.pairs, batches.limits)
         yield batch.pin_memory() if pin else batch, batches.position()
 
 

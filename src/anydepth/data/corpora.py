@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: parallel text, TSV, JSONL or the built-in corpus, read as a stream.
+"""Where sentences and pairs come from: text, parallel text, TSV, JSONL or the built-in corpus, read as a stream.
 
 Files are UTF-8, one record a line; a name ending in .gz is decompressed on the way. A byte order mark at the
 start and the line end (LF or CRLF) are not part of the text, everything else is. A pair that cannot be used
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from anydepth.config_class import config
-from anydepth.data.lines import NOT_UTF8, count_lines, read_lines
+from anydepth.data.lines import NOT_UTF8, Line, count_lines, read_lines
 from anydepth.errors import UserError
 
 Split = Literal["train", "dev", "test"]
@@ -89,7 +89,51 @@ class Builtin:
             raise ValueError(f"size must be at least 1, not {self.size}")
 
 
-CorpusConfig = ParallelText | Tsv | Jsonl | Builtin
+@config
+class Text:
+    """One file in one language, one sentence a line; or one of the columns of a TSV file, or of the fields of JSONL."""
+
+    type: Literal["text"] = "text"
+    path: str
+    """Path of the file, plain or .gz."""
+    column: int | None = None
+    """Of a file with columns separated by tabs: that of the text, counted from 0."""
+    field: str = ""
+    """Of a file with a JSON object in each line: the name of the text."""
+    key: str = ""
+    """Language, for methods whose depth depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.column is not None and self.column < 0:
+            raise ValueError(f"column must be 0 or more, not {self.column}")
+        if self.column is not None and self.field:
+            raise ValueError("field: the file has columns or JSON objects, not both")
+
+
+@config
+class BuiltinText:
+    """One language of the corpus that comes with the library, made on the fly."""
+
+    type: Literal["builtin-text"] = "builtin-text"
+    language: str = "en"
+    """Its language."""
+    size: int = 20_000
+    """Number of sentences."""
+    seed: int = 1
+    """Another seed gives another corpus of the same kind."""
+    key: str = ""
+    """Language, for methods whose depth depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, not {self.size}")
+
+
+PairCorpus = ParallelText | Tsv | Jsonl | Builtin
+"""Of sentences and their translations."""
+TextCorpus = Text | BuiltinText
+"""Of sentences alone."""
+CorpusConfig = PairCorpus | TextCorpus
 
 
 @config
@@ -173,17 +217,18 @@ class Skips:
 
 
 class Row(NamedTuple):
-    """A pair and the place it comes from, as file:line."""
+    """A pair, or a text alone, and the place it comes from, as file:line."""
 
     place: str
     source: str
-    target: str
+    target: str | None = None
 
 
 def read_pairs(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[tuple[str, str]]:
-    """The usable pairs of a corpus, one at a time. Only the built-in corpus looks at `split`."""
+    """The usable pairs of a corpus, one at a time; of text alone the other side is empty. Only the built-in corpus
+    looks at `split`."""
     for row in read_rows(corpus, split, skips):
-        yield row.source, row.target
+        yield row.source, row.target or ""
 
 
 def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]:
@@ -197,6 +242,10 @@ def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]
             return _read_jsonl(corpus, skips)
         case Builtin():
             return _read_builtin(corpus, split)
+        case Text():
+            return _read_text(corpus, skips)
+        case BuiltinText():
+            return _read_builtin_text(corpus, split)
 
 
 def files_of(corpus: CorpusConfig) -> list[Path]:
@@ -204,7 +253,7 @@ def files_of(corpus: CorpusConfig) -> list[Path]:
     match corpus:
         case ParallelText():
             return [Path(corpus.source), Path(corpus.target)]
-        case Builtin():
+        case Builtin() | BuiltinText():
             from anydepth.data import builtin
 
             return sorted(Path(builtin.__file__).parent.glob("*.py"))
@@ -219,6 +268,8 @@ def name_of(corpus: CorpusConfig) -> str:
             return f"{corpus.source} and {corpus.target}"
         case Builtin():
             return f"builtin {corpus.source}-{corpus.target}"
+        case BuiltinText():
+            return f"builtin {corpus.language}"
         case _:
             return corpus.path
 
@@ -226,7 +277,7 @@ def name_of(corpus: CorpusConfig) -> str:
 def count_rows(corpus: CorpusConfig) -> int:
     """Lines of the corpus, those that will be skipped included; refuses files that are not parallel, before
     hours have been spent on them."""
-    if isinstance(corpus, Builtin):
+    if isinstance(corpus, Builtin | BuiltinText):
         return corpus.size
     counts = [count_lines(path) for path in files_of(corpus)]
     if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
@@ -270,16 +321,37 @@ def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
 
 def _read_jsonl(corpus: Jsonl, skips: Skips) -> Iterator[Row]:
     for line in read_lines(Path(corpus.path)):
-        if line.problem or not line.text.strip():
+        for record in _json_record(line, skips):
+            names = (corpus.source_field, corpus.target_field)
+            source, target = (_json_text(record, name, line.place) for name in names)
+            yield from _if_usable(Row(line.place, source, target), skips)
+
+
+def _read_text(corpus: Text, skips: Skips) -> Iterator[Row]:
+    for line in read_lines(Path(corpus.path)):
+        if corpus.field:
+            for record in _json_record(line, skips):
+                yield from _if_usable(Row(line.place, _json_text(record, corpus.field, line.place)), skips)
+        elif line.problem or not line.text.strip():
             skips.add(line.problem or EMPTY, line.place)
-            continue
-        try:
-            record = json.loads(line.text)
-        except (ValueError, RecursionError):
+        elif corpus.column is None:
+            yield Row(line.place, line.text)
+        elif len(columns := line.text.split("\t")) <= corpus.column:
             skips.add(MALFORMED, line.place)
-            continue
-        source, target = (_json_text(record, name, line.place) for name in (corpus.source_field, corpus.target_field))
-        yield from _if_usable(Row(line.place, source, target), skips)
+        else:
+            yield from _if_usable(Row(line.place, columns[corpus.column]), skips)
+
+
+def _json_record(line: Line, skips: Skips) -> list[Any]:
+    """What a line holds; nothing if that is not JSON."""
+    if line.problem or not line.text.strip():
+        skips.add(line.problem or EMPTY, line.place)
+        return []
+    try:
+        return [json.loads(line.text)]
+    except (ValueError, RecursionError):
+        skips.add(MALFORMED, line.place)
+        return []
 
 
 def _json_text(record: Any, name: str, place: str) -> str:
@@ -292,9 +364,10 @@ def _json_text(record: Any, name: str, place: str) -> str:
 
 
 def _if_usable(row: Row, skips: Skips) -> Iterator[Row]:
-    if not (row.source.strip() and row.target.strip()):
+    texts = [text for text in (row.source, row.target) if text is not None]
+    if not all(text.strip() for text in texts):
         skips.add(EMPTY, row.place)
-    elif not all(_is_unicode(text) for text in (row.source, row.target)):
+    elif not all(_is_unicode(text) for text in texts):
         skips.add(NOT_UTF8, row.place)
     else:
         yield row
@@ -311,3 +384,11 @@ def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
     pairs = builtin.pairs(corpus.source, corpus.target, split, corpus.size, corpus.seed)
     for number, (source, target) in enumerate(pairs, start=1):
         yield Row(f"{name_of(corpus)}:{number}", source, target)
+
+
+def _read_builtin_text(corpus: BuiltinText, split: Split) -> Iterator[Row]:
+    from anydepth.data import builtin
+
+    texts = builtin.monolingual(corpus.language, split, corpus.size, corpus.seed)
+    for number, text in enumerate(texts, start=1):
+        yield Row(f"{name_of(corpus)}:{number}", text)

@@ -21,10 +21,10 @@ PIECE, PIECE_CHARACTERS = 128, 1 << 15  # texts encoded at once: while it lives,
 
 
 class Encoded(NamedTuple):
-    """A chunk of rows as token ids; over-long pairs are left out of the ids."""
+    """A chunk of rows as token ids, of one side or of two; over-long rows are left out of the ids."""
 
-    ids: tuple[Array, Array]
-    lengths: tuple[Array, Array]
+    ids: tuple[Array, ...]
+    lengths: tuple[Array, ...]
     read: int
     over_long: list[str]
 
@@ -37,7 +37,7 @@ def encode_all(
     The tag, if any, stands in front of each source.
     """
     workers = workers or os.cpu_count() or 1
-    chunks = _groups(rows, lambda row: len(row.source) + len(row.target), CHUNK, CHUNK_CHARACTERS)
+    chunks = _groups(rows, lambda row: len(row.source) + len(row.target or ""), CHUNK, CHUNK_CHARACTERS)
     waiting: deque[Future[Encoded]] = deque()
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
@@ -81,12 +81,13 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int]) -> Encoded:
-    source, source_lengths = _ids([row.source for row in rows], tokenizers.source, dtype, tag)
-    target, target_lengths = _ids([row.target for row in rows], tokenizers.target, dtype, [])
-    fits = np.maximum(source_lengths, target_lengths) <= max_length + 1
+    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag)]
+    if targets := [row.target for row in rows if row.target is not None]:
+        sides.append(_ids(targets, tokenizers.target, dtype, []))
+    fits = np.maximum.reduce([lengths for _, lengths in sides]) <= max_length + 1
     return Encoded(
-        ids=(source[np.repeat(fits, source_lengths)], target[np.repeat(fits, target_lengths)]),
-        lengths=(source_lengths[fits], target_lengths[fits]),
+        ids=tuple(ids[np.repeat(fits, lengths)] for ids, lengths in sides),
+        lengths=tuple(lengths[fits] for _, lengths in sides),
         read=len(rows),
         over_long=[rows[number].place for number in np.flatnonzero(~fits)],
     )

@@ -1,15 +1,15 @@
 """A corpus tokenized once, in memory-mapped files, so that it may be larger than memory.
 
-A store is a folder: for each side `tokens` (16 or 32 bits each, every sentence ends with eos), `lengths`
-(int32) and `offsets` (int64, where each sentence starts), and `meta.json`, which also serves as journal: it
-is replaced after every chunk and says how far the files count. A tokenization that was killed goes on from
+A store is a folder: for each side (text alone has only a source) `tokens` (16 or 32 bits each, every sentence ends with
+eos), `lengths` (int32) and `offsets` (int64, where each sentence starts), and `meta.json`, which also serves as
+journal: it is replaced after every chunk and says how far the files count. A tokenization that was killed goes on from
 there.
 """
 
 import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -24,6 +24,7 @@ from anydepth.data.corpora import (
     DataConfig,
     Skips,
     Split,
+    TextCorpus,
     count_rows,
     files_of,
     name_of,
@@ -44,25 +45,26 @@ SIDES = ("source", "target")
 
 
 class Store:
-    """A finished tokenized corpus. Lengths count the eos."""
+    """A finished tokenized corpus. Lengths count the eos. Of text alone both sides are the same."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
         if not self._meta["finished"]:
             raise UserError(f"{folder}: the tokenization of this corpus has not been finished")
-        self._arrays = {
-            name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in _files(self._meta["dtype"])
-        }
+        sides = SIDES[: len(self._meta["tokens"])]
+        files = _files(self._meta["dtype"], sides)
+        self._arrays = {name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in files}
+        self._target = sides[-1]
         self.key: str = self._meta["key"]
         self.max_length: int = self._meta["identity"]["max_length"]
         self.skips = Skips(**self._meta["skips"])
         self.source_pad, self.target_pad = self._meta["pad"]
         self.target_bos: int = self._meta["bos"]
-        self.source_tokens, self.target_tokens = self._meta["tokens"]
-        self.longest_source, self.longest_target = self._meta["longest"]
+        self.source_tokens, self.target_tokens = self._meta["tokens"][0], self._meta["tokens"][-1]
+        self.longest_source, self.longest_target = self._meta["longest"][0], self._meta["longest"][-1]
         self.source_lengths: Array = self._arrays["source.lengths"]
-        self.target_lengths: Array = self._arrays["target.lengths"]
+        self.target_lengths: Array = self._arrays[f"{self._target}.lengths"]
 
     def __len__(self) -> int:
         return int(self._meta["pairs"])
@@ -73,7 +75,7 @@ class Store:
 
     def target(self, pairs: Array) -> tuple[Array, Array]:
         """The target tokens of these pairs one after the other, and the length of each."""
-        return self._gather("target", pairs)
+        return self._gather(self._target, pairs)
 
     def _gather(self, side: str, pairs: Array) -> tuple[Array, Array]:
         lengths = np.asarray(self._arrays[f"{side}.lengths"][pairs])
@@ -83,9 +85,9 @@ class Store:
         return np.asarray(self._arrays[f"{side}.tokens"][where]), lengths
 
 
-def _files(token_type: str) -> list[tuple[str, np.dtype[Any]]]:
+def _files(token_type: str, sides: Sequence[str]) -> list[tuple[str, np.dtype[Any]]]:
     kinds: dict[str, Any] = {"tokens": token_type, "lengths": np.int32, "offsets": np.int64}
-    return [(f"{side}.{kind}", np.dtype(dtype)) for side in SIDES for kind, dtype in kinds.items()]
+    return [(f"{side}.{kind}", np.dtype(dtype)) for side in sides for kind, dtype in kinds.items()]
 
 
 def tokenize(
@@ -168,6 +170,7 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
 
 def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: TokenizerPair) -> dict[str, Any]:
     largest = max(len(tokenizers.source), len(tokenizers.target))
+    sides = 1 if isinstance(corpus, TextCorpus) else 2
     return {
         "identity": identity,
         "key": corpus.key,
@@ -176,8 +179,8 @@ def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: Tokeni
         "bos": tokenizers.target.bos,
         "read": 0,  # usable pairs read, over-long ones included
         "pairs": 0,
-        "tokens": [0, 0],
-        "longest": [0, 0],
+        "tokens": [0] * sides,
+        "longest": [0] * sides,
         "skips": {"counts": {}, "examples": {}},
         "finished": False,
     }
@@ -200,14 +203,15 @@ def _read_meta(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 
 def _remove(folder: Path) -> None:
     """Remove an old store; a process that still reads it keeps its files."""
-    for name in ("meta.json", *(name for name, _ in _files("uint16"))):
+    for name in ("meta.json", *(name for name, _ in _files("uint16", SIDES))):
         (folder / name).unlink(missing_ok=True)
 
 
 def _sizes(meta: dict[str, Any]) -> dict[str, int]:
     """Bytes of each file that count."""
     counts = {f"{side}.tokens": count for side, count in zip(SIDES, meta["tokens"])}
-    return {name: counts.get(name, meta["pairs"]) * dtype.itemsize for name, dtype in _files(meta["dtype"])}
+    files = _files(meta["dtype"], SIDES[: len(meta["tokens"])])
+    return {name: counts.get(name, meta["pairs"]) * dtype.itemsize for name, dtype in files}
 
 
 class _Writer:
@@ -246,8 +250,7 @@ class _Writer:
         self._save()
 
     def _append(self, files: Mapping[str, BinaryIO], chunk: Encoded) -> None:
-        for number, side in enumerate(SIDES):
-            lengths = chunk.lengths[number]
+        for number, (side, lengths) in enumerate(zip(SIDES, chunk.lengths)):
             ends = self.meta["tokens"][number] + np.cumsum(lengths, dtype=np.int64)
             files[f"{side}.tokens"].write(chunk.ids[number].tobytes())
             files[f"{side}.lengths"].write(lengths.tobytes())

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,7 @@ USUAL_NAMES = {
     "<eos>": ("</s>", "<eos>", "[SEP]"),
     "<unk>": ("<unk>", "[UNK]"),
 }
+MASK = "<mask>"
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 END = "\1"
 COVERAGE = 0.9999  # share of the text whose characters get tokens of their own; the rest become bytes
@@ -93,6 +94,14 @@ class Tokenizer:
     def __len__(self) -> int:
         return self._inner.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def mask(self) -> int:
+        """The token that stands where a word is hidden."""
+        number = self._inner.token_to_id(MASK)
+        if number is None:
+            raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
+        return number
+
     def tag(self, language: str) -> int:
         """The token that asks for a translation into this language."""
         number = self._inner.token_to_id(tag_name(language))
@@ -100,10 +109,10 @@ class Tokenizer:
             raise UserError(f"language {language!r}: the tokenizer has no token {tag_name(language)}")
         return number
 
-    def with_tags(self, languages: Iterable[str]) -> "Tokenizer":
-        """The same with a token for each language."""
+    def with_tokens(self, names: Iterable[str]) -> "Tokenizer":
+        """The same with further special tokens."""
         inner = tokenizers.Tokenizer.from_str(self.json)
-        added = inner.add_special_tokens([tag_name(language) for language in languages])
+        added = inner.add_special_tokens(list(names))
         return Tokenizer(inner.to_str(pretty=True)) if added else self
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -282,7 +291,7 @@ class _Sample:
         for corpus, (wanted, lines) in zip(self.data.train, self.quotas):
             for number, pair in enumerate(read_pairs(corpus, "train", Skips())):
                 if (number + 1) * wanted // lines > number * wanted // lines:
-                    yield from (pair[side] for side in self.sides)
+                    yield from (pair[side] for side in self.sides if pair[side])
 
 
 def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:
@@ -292,31 +301,34 @@ def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:
     return tuple((min(count, max(1, round(share))), count) for count, share in zip(lines, shares))
 
 
-def build(config: TokenizerConfig, data: DataConfig, report: Callable[[str], None]) -> TokenizerPair:
+def build(
+    config: TokenizerConfig, data: DataConfig, report: Callable[[str], None], further: Sequence[str] = ()
+) -> TokenizerPair:
     """The tokenizers a configuration asks for: existing files, or trained on the training corpora; the source's with
-    the language tags."""
-    tags = tags_of(data)
+    the language tags and what `further` special tokens its task needs."""
+    added = [*tags_of(data), *further]
     if config.path:
-        tokenizer = Tokenizer.load(config.path).with_tags(tags)
+        tokenizer = Tokenizer.load(config.path).with_tokens(added)
         return TokenizerPair(tokenizer, tokenizer)
     if config.source_path:
-        return TokenizerPair(Tokenizer.load(config.source_path).with_tags(tags), Tokenizer.load(config.target_path))
+        return TokenizerPair(Tokenizer.load(config.source_path).with_tokens(added), Tokenizer.load(config.target_path))
     quotas = _quotas(data, config.sample)
     kind = "joint" if config.joint else "separate"
     pairs = sum(wanted for wanted, _ in quotas)
     report(f"training {kind} {config.type} tokenizer, {config.vocabulary} tokens, on up to {pairs} pairs")
-    untagged = replace(config, vocabulary=config.vocabulary - len(tags))
+    untagged = replace(config, vocabulary=config.vocabulary - len(added))
     if config.joint:
-        tokenizer = Tokenizer.train(_Sample(data, (0, 1), quotas), untagged).with_tags(tags)
+        tokenizer = Tokenizer.train(_Sample(data, (0, 1), quotas), untagged).with_tokens(added)
         return TokenizerPair(tokenizer, tokenizer)
     target_config = replace(config, vocabulary=config.target_vocabulary or config.vocabulary)
     source, target = (
         Tokenizer.train(_Sample(data, (side,), quotas), side_config)
         for side, side_config in enumerate((untagged, target_config))
     )
-    return TokenizerPair(source.with_tags(tags), target)
+    return TokenizerPair(source.with_tokens(added), target)
 
 
 def tags_of(data: DataConfig) -> list[str]:
-    """The languages that need a tag."""
-    return sorted({target_language(corpus.key) for corpus in data.train}) if data.tags == "target" else []
+    """The tokens that name languages."""
+    languages = {target_language(corpus.key) for corpus in data.train} if data.tags == "target" else set()
+    return [tag_name(language) for language in sorted(languages)]

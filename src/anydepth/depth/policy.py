@@ -76,6 +76,15 @@ class Depth(nn.Module):
         return Alone(FullConfig(), plan.layers, {})
 
 
+class NoLayers(Depth):
+    """In the place of a stack that a model does not have: always the empty plan."""
+
+    layers = 0
+
+    def plans(self, key: str = "") -> dict[int, Plan]:
+        return {0: Plan(())}
+
+
 def every_depth(layers: int) -> dict[int, Plan]:
     """The first d layers, for every d."""
     return {depth: Plan(tuple(range(depth))) for depth in range(1, layers + 1)}

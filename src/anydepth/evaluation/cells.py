@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+from anydepth import plan
+
 Cell = dict[str, Any]
-"""`encoder`, `decoder` (layers), `bleu`, `chrf`, `seconds`, perhaps `parameters`."""
+"""`encoder`, `decoder` (layers), `bleu`, `chrf`, `seconds`, perhaps `parameters`. Of a model without a decoder:
+`encoder`, `loss`, `perplexity`, `seconds`, `parameters`."""
 
 
 def depth_name(cell: Cell) -> str:
-    return f"{cell['encoder']}-{cell['decoder']}"
+    return plan.depth_name(cell["encoder"], cell.get("decoder", 0))
 
 
 def layers(cell: Cell) -> tuple[int, int]:
     """Orders depths from shallow to deep; of two with as many layers, more encoder layers count as deeper."""
-    return cell["encoder"] + cell["decoder"], cell["encoder"]
+    return cell["encoder"] + cell.get("decoder", 0), cell["encoder"]
 
 
 def deepest(cells: Sequence[Cell]) -> Cell:

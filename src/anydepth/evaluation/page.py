@@ -44,6 +44,9 @@ class Page:
     mean_maps: list[tuple[str, str]] = field(default_factory=list)
     """Of several languages, where they have several depths in common."""
 
+    # of masked language models, one or several
+    perplexities: dict[str, Any] | None = None
+
     # of several runs
     comparison: Comparison | None = None
     score_maps: list[dict[str, Any]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import Cell, deepest, depth_name
+from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import Statistics
@@ -79,6 +79,11 @@ class Record:
         """Every language as a record of its own, where the run was evaluated in several."""
         each = self.folders[0].languages.items() if len(self.folders) == 1 else ()
         return {key: Record(self.name, (folder,), folder.grid) for key, folder in each if folder.grid}
+
+    @property
+    def perplexities(self) -> bool:
+        """Whether it is a masked language model's."""
+        return any("perplexity" in cell for cell in self.cells)
 
     @property
     def lowercase(self) -> bool:
@@ -179,7 +184,7 @@ def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
             if grid.get(key) != grids[0].get(key) or (key == "test_set" and _test_set(folder) != _test_set(folders[0])):
                 raise UserError(f"{name}: {folder.path} was {complaint} than {folders[0].path}: not one grid")
     common = {key: value for key, value in grids[0].items() if all(grid.get(key) == value for grid in grids)}
-    ordered = sorted((cell for _, cell in cells.values()), key=lambda cell: (cell["encoder"], cell["decoder"]))
+    ordered = sorted((cell for _, cell in cells.values()), key=lambda cell: (cell["encoder"], layers(cell)))
     return common | {"cells": ordered}
 
 
@@ -195,8 +200,9 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
         grid: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}; write it again with anydepth evaluate") from None
-    needed = {"encoder", "decoder", "bleu", "chrf", "seconds"}
     for i, cell in enumerate(grid.get("cells", [])):
+        needed = {"encoder", "perplexity", "seconds"}
+        needed = needed if "perplexity" in cell else {"encoder", "decoder", "bleu", "chrf", "seconds"}
         if missing := needed - cell.keys():
             raise UserError(f"{path}: cell {i + 1} has no {', '.join(sorted(missing))}")
     return grid if grid.get("cells") else None

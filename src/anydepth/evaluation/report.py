@@ -29,6 +29,7 @@ from anydepth.evaluation.language_table import language_table
 from anydepth.evaluation.languages import average
 from anydepth.evaluation.metrics import METRICS
 from anydepth.evaluation.page import Page
+from anydepth.evaluation.perplexity_page import all_perplexities, show_perplexities
 from anydepth.evaluation.records import Record, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
 from anydepth.training_cost import TOKENS
@@ -42,13 +43,16 @@ def write_report(runs: Sequence[str | Path], out: Path, *, baseline: str = "", s
     if not runs:
         raise UserError("no run to report: expected at least one run folder")
     records = read_records(runs)
-    return write_page(records, out, compare(records, baseline, samples) if len(records) > 1 else None, samples)
+    several = len(records) > 1 and not all_perplexities(records)
+    return write_page(records, out, compare(records, baseline, samples) if several else None, samples)
 
 
 def write_page(records: list[Record], out: Path, comparison: Comparison | None, samples: int | None = None) -> Path:
     page = parts.begin(records)
     if comparison:
         show_comparison(page, comparison)
+    elif all_perplexities(records):
+        show_perplexities(page)
     elif records[0].grid:
         _show_grid(page, SAMPLES if samples is None else samples)
     elif records[0].languages:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from anydepth.data.corpora import DataConfig
 from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
+from anydepth.models import BridgeConfig, Translator
 from anydepth.objectives import SingleConfig
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
@@ -17,14 +19,14 @@ from anydepth.training.checkpoint import weights, write_text, write_weights
 
 
 def extract(run: Run, depth: str | None, out: Path) -> Path:
-    """Writes the model that `depth` runs, in the run's language, and nothing it does not need. It translates as the
-    large one does there."""
+    """Writes the model that `depth` runs, in the run's language, and nothing it does not need. It computes what
+    the large one does there."""
     return write(run, *extracted(run, run.plan(depth)), out)
 
 
 def extract_languages(run: Run, out: Path) -> Path:
     """Writes the model without the layers that no language uses; each keeps its own plan."""
-    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
+    policies = run.model.policies
     kept = {name: policy.for_all_keys() for name, policy in policies.items() if isinstance(policy, Latent)}
     return write(run, *without_the_rest(run, kept), out)
 
@@ -41,8 +43,9 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
 
 def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
     """The configuration and the weights of a model that can run these plans alone."""
-    policies = {"encoder": run.model.encoder_depth, "decoder": run.model.decoder_depth}
-    plans = plans._replace(encoder=run.model.bridge.reads(plans))
+    policies = run.model.policies
+    if isinstance(run.model, Translator):
+        plans = plans._replace(encoder=run.model.bridge.reads(plans))
     kept = {name: policies[name].alone(getattr(plans, name), run.key) for name in policies}
     config, tensors = without_the_rest(run, kept)
     return (replace(config, data=of_language(config.data, run.key)) if run.key else config), tensors
@@ -50,22 +53,28 @@ def extracted(run: Run, plans: Plans) -> tuple[Config, dict[str, Tensor]]:
 
 def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str, Tensor]]:
     """With only so much of these stacks, and of what stands between them."""
-    config, tensors, bridge = run.config, weights(run.model), run.model.bridge
-    stacks = {"encoder": config.model.encoder, "decoder": config.model.decoder}
-    every = {name: tuple(range(stack.layers)) for name, stack in stacks.items()}
-    decoder = kept["decoder"].layers if "decoder" in kept else every["decoder"]
-    read = bridge.reads(Plans(Plan(every["encoder"]), Plan(decoder)))
-    if "encoder" not in kept and read.layers != every["encoder"]:
-        kept = {**kept, "encoder": run.model.encoder_depth.alone(read)}
+    config, tensors = run.config, weights(run.model)
+    parts: dict[str, Any] = {}
+    if isinstance(run.model, Translator):
+        kept, parts["bridge"], own = bridged(run.model, kept)
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("bridge.")} | own
     for name, alone in kept.items():
         tensors = reduced(tensors, name, alone)
-        stacks[name] = replace(stacks[name], layers=len(alone.layers), depth=alone.depth)
-    between, own = bridge.alone(decoder)
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("bridge.")}
-    tensors |= {f"bridge.{name}": tensor for name, tensor in own.items()}
-    model = replace(config.model, encoder=stacks["encoder"], decoder=stacks["decoder"], bridge=between)
+        parts[name] = replace(getattr(config.model, name), layers=len(alone.layers), depth=alone.depth)
+    model = replace(config.model, **parts)
     training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
     return replace(config, model=model, training=training), tensors
+
+
+def bridged(model: Translator, kept: dict[str, Alone]) -> tuple[dict[str, Alone], BridgeConfig, dict[str, Tensor]]:
+    """These stacks without encoder layers that nothing reads, and the settings and weights of what stands between."""
+    every = {name: tuple(range(policy.layers)) for name, policy in model.policies.items()}
+    decoder = kept["decoder"].layers if "decoder" in kept else every["decoder"]
+    read = model.bridge.reads(Plans(Plan(every["encoder"]), Plan(decoder)))
+    if "encoder" not in kept and read.layers != every["encoder"]:
+        kept = {**kept, "encoder": model.encoder_depth.alone(read)}
+    between, own = model.bridge.alone(decoder)
+    return kept, between, {f"bridge.{name}": tensor for name, tensor in own.items()}
 
 
 def of_language(data: DataConfig, key: str) -> DataConfig:

@@ -55,27 +55,40 @@ class LinearCrossEntropy(Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, states: Tensor, output: Tensor, words: Tensor, pad: int, smoothing: float, kernel: Kernel
+        ctx: FunctionCtx,
+        states: Tensor,
+        output: Tensor,
+        bias: Tensor | None,
+        words: Tensor,
+        pad: int,
+        smoothing: float,
+        kernel: Kernel,
     ) -> tuple[Tensor, Tensor]:
         words = words.flatten()
         flat = states.reshape(-1, states.shape[-1])
         weight = output.to(torch.get_autocast_dtype(flat.device.type)) if autocast_on(flat) else output
         gradient, output_gradient = torch.empty_like(flat), torch.zeros_like(output)
+        shift = None if bias is None else bias.to(weight.dtype)
+        bias_gradient = None if bias is None else torch.zeros_like(bias)
         total = nll = at_least_single(flat.new_zeros(()))
         for part in slices(len(flat), output.shape[0]):
             rows = flat[part].to(weight.dtype)
-            part_total, part_nll, logits_gradient = kernel(F.linear(rows, weight), words[part], pad, smoothing)
+            part_total, part_nll, logits_gradient = kernel(F.linear(rows, weight, shift), words[part], pad, smoothing)
             gradient[part] = logits_gradient @ weight
             output_gradient += logits_gradient.T @ rows
+            if bias_gradient is not None:
+                bias_gradient += logits_gradient.sum(0, dtype=bias_gradient.dtype)
             total, nll = total + part_total, nll + part_nll
-        ctx.save_for_backward(gradient.view_as(states), output_gradient)
+        kept: list[Any] = [gradient.view_as(states), output_gradient, bias_gradient]
+        ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
     def backward(ctx: Any, total: Tensor, nll: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, output_gradient = ctx.saved_tensors
-        return gradient * total.to(gradient.dtype), output_gradient * total, None, None, None, None
+        gradient, output_gradient, bias_gradient = ctx.saved_tensors
+        of_bias = None if bias_gradient is None else bias_gradient * total
+        return gradient * total.to(gradient.dtype), output_gradient * total, of_bias, None, None, None, None
 
 
 def at_least_single(tensor: Tensor) -> Tensor:
@@ -100,11 +113,12 @@ def cross_entropy(
     pad: int,
     smoothing: float = 0.0,
     kernel: Kernel = losses_and_gradient,
+    bias: Tensor | None = None,
 ) -> Loss:
-    """Of (…, D) states that predict (…) words through a (V, D) output matrix."""
+    """Of (…, D) states that predict (…) words through a (V, D) output matrix, and (V,) a bias where there is one."""
     if not torch.is_grad_enabled():
         flat, words = states.flatten(0, -2), words.flatten()
         parts = slices(len(flat), output.shape[0])
-        found = [losses(F.linear(flat[part], output), words[part], pad, smoothing)[:2] for part in parts]
+        found = [losses(F.linear(flat[part], output, bias), words[part], pad, smoothing)[:2] for part in parts]
         return Loss(*(torch.stack(sums).sum() for sums in zip(*found)))
-    return Loss(*LinearCrossEntropy.apply(states, output, words, pad, smoothing, kernel))
+    return Loss(*LinearCrossEntropy.apply(states, output, bias, words, pad, smoothing, kernel))

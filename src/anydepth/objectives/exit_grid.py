@@ -8,7 +8,7 @@ import torch
 from torch import Generator
 
 from anydepth.config_class import config
-from anydepth.models import Translator
+from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plans
 
@@ -37,11 +37,11 @@ class ExitGridConfig:
         if not self.deepest > 0:
             raise ValueError("deepest must be above 0")
 
-    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+    def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         choices = self.choices(model)
         return choices[int(torch.randint(len(choices), (), generator=encoder))]
 
-    def choices(self, model: Translator) -> list[Tasks]:
+    def choices(self, model: Planned) -> list[Tasks]:
         """The sets of tasks a step may draw, all equally likely; the mean over them is the full grid.
 
         Few sets rather than all subsets, so that each can be recorded as a CUDA graph: the pairs are put in a random
@@ -57,7 +57,7 @@ class ExitGridConfig:
         starts = range(0, len(grid), math.gcd(size, len(grid)))
         return [(*(scaled[(start + k) % len(grid)] for k in range(size)), *fixed) for start in starts]
 
-    def grid(self, model: Translator) -> list[Task]:
+    def grid(self, model: Planned) -> list[Task]:
         """All pairs, the deepest last; the weights add up to 1."""
         encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         pairs = [Plans(encoders[n], decoders[m]) for n in sorted(encoders) for m in sorted(decoders)]

@@ -17,8 +17,9 @@ from torch import Generator, Tensor
 
 from anydepth.config_class import config
 from anydepth.data.collate import Batch
+from anydepth.data.masking import MaskedBatch
 from anydepth.depth.latent import Latent, draw_gates
-from anydepth.models import Translator
+from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
 
 Scale = Literal["token", "step", "corpus"]
@@ -90,7 +91,7 @@ class LatentObjectiveConfig:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0")
 
-    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+    def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         return (Task(model.sample(key, encoder, decoder), 1.0),)
 
     def terms(self, stacks: Sequence[LatentStack], step: int) -> list[Term]:
@@ -130,11 +131,10 @@ def depth_distance(gates: Tensor, wanted: int, distance: str) -> Tensor:
     return (missed.abs() if distance == "absolute" else missed.square()).mean()
 
 
-def latent_stacks(model: Translator, batches: Sequence[Batch]) -> list[LatentStack]:
+def latent_stacks(model: Planned, batches: Sequence[Batch | MaskedBatch]) -> list[LatentStack]:
     """The stacks that have latent depth, with the gates that the batches' noise draws."""
     found = []
-    policies = (("encoder", model.encoder_depth), ("decoder", model.decoder_depth))
-    for place, (name, policy) in enumerate(policies):
+    for place, (name, policy) in enumerate(model.policies.items()):
         if isinstance(policy, Latent):
             rows = [policy.row(batch.key) for batch in batches]
             logits = torch.stack([a if row in rows else a.detach() for row, a in enumerate(policy.logits)])

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from anydepth.config_class import config
-from anydepth.models import Translator
+from anydepth.models import Planned
 from anydepth.objectives.latent import TINY, LatentStack, Term, depth_distance
 from anydepth.objectives.tasks import Task, Tasks
 
@@ -51,7 +51,7 @@ class FairseqLatentConfig:
         if self.anneal_updates < 1:
             raise ValueError("anneal_updates must be at least 1")
 
-    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+    def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         return (Task(model.sample(key, encoder, decoder), 1.0),)
 
     def terms(self, stacks: Sequence[LatentStack], step: int) -> list[Term]:

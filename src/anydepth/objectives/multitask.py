@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 
 from anydepth.config_class import config
-from anydepth.models import Translator
+from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plan, Plans
 
@@ -31,7 +31,7 @@ class MultitaskConfig:
         if self.together < 1:
             raise ValueError("together must be at least 1")
 
-    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+    def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         return crossed(
             some(encoders, self.encoder_depths, encoder),
@@ -39,7 +39,7 @@ class MultitaskConfig:
             len(encoders) * len(decoders),
         )
 
-    def choices(self, model: Translator) -> list[Tasks]:
+    def choices(self, model: Planned) -> list[Tasks]:
         """The sets of tasks a step may draw, all equally likely; the mean over them is the sum over all tasks."""
         encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         return [

@@ -6,7 +6,8 @@ from torch import Generator
 
 from anydepth.config_class import config
 from anydepth.data.collate import Batch
-from anydepth.models import Translator
+from anydepth.data.masking import MaskedBatch
+from anydepth.models import Planned
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy, losses_and_gradient
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plans
@@ -19,17 +20,18 @@ class SingleConfig:
     type: Literal["single"] = "single"
     together: ClassVar[int] = 1
 
-    def draw(self, model: Translator, key: str, encoder: Generator, decoder: Generator) -> Tasks:
+    def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         return (Task(model.sample(key, encoder, decoder), 1.0),)
 
 
 def single(
-    model: Translator,
-    batch: Batch,
+    model: Planned,
+    batch: Batch | MaskedBatch,
     plans: Plans,
     smoothing: float = 0.0,
     kernel: Kernel = losses_and_gradient,
 ) -> Loss:
     """The loss of one plan, ready for its backward pass."""
     states = model(batch, plans)
-    return cross_entropy(states, model.output.weight, batch.target_out, model.pad, smoothing, kernel)
+    output, bias = model.output.weight, model.output_bias
+    return cross_entropy(states, output, batch.target_out, model.pad, smoothing, kernel, bias)

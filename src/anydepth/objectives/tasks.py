@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from anydepth.data.collate import Batch
+from anydepth.data.masking import MaskedBatch
 from anydepth.depth import Depth
+from anydepth.encoder_models import MaskedLM
 from anydepth.models import Translator, View, look_at
 from anydepth.nn.attention import Padded, Sees
 from anydepth.nn.bridge import Memory
@@ -141,6 +143,29 @@ class SharedPass:
         total = torch.stack([weight * loss.total for weight, loss in exits]).sum()
         total.backward()
         return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
+
+
+def encoder_exits(model: MaskedLM, batch: MaskedBatch, tasks: Tasks, smoothing: float, kernel: Kernel) -> Loss:
+    """What `SharedPass.backward` does, in a model without a decoder: each exit's head runs forward and back at once,
+    the encoder follows at the end."""
+    (x, sees), gates = model.embed(batch), gates_by_layer(model.encoder_depth, batch.key)
+    weights = {task.plans.encoder: task.weight for task in tasks}
+
+    def run(layer: int, x: Tensor) -> Tensor:
+        return model.encoder.step(layer, x, gate(gates, layer), sees)
+
+    ends, gradients, found = [], [], []
+    output, bias = model.output.weight, model.output_bias
+    for plan, state in walk(tree(weights), x, run):
+        start = state.detach().requires_grad_()
+        states = model.predict(start, batch.slots)
+        loss = cross_entropy(states, output, batch.target_out, model.pad, smoothing, kernel, bias)
+        (weights[plan] * loss.total).backward()
+        ends.append(state)
+        gradients.append(start.grad)
+        found.append((weights[plan] * loss.total.detach(), weights[plan] * loss.nll))
+    torch.autograd.backward(ends, gradients)
+    return Loss(*(torch.stack(parts).sum() / sum(weights.values()) for parts in zip(*found)))
 
 
 def alike(tasks: list[Task]) -> Iterator[tuple[list[Plan], dict[Plan, float]]]:

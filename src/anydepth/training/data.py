@@ -14,11 +14,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from anydepth.data.batching import Batches, BatchingConfig
-from anydepth.data.collate import Batch, prefetch, stream
+from anydepth.data.collate import prefetch, stream
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
+from anydepth.encoder_models import AnyBatch, Model
 from anydepth.errors import UserError
-from anydepth.models import Translator
+from anydepth.tasks import AnyTask, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
@@ -36,6 +37,7 @@ class TrainingData:
     """One after the other; empty if there is none."""
     batching: BatchingConfig
     device: torch.device
+    task: AnyTask
     position: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,21 +52,21 @@ class TrainingData:
         self.position = position
 
     @contextmanager
-    def stream(self) -> Iterator[Iterator[Batch]]:
+    def stream(self) -> Iterator[Iterator[AnyBatch]]:
         """Batches on the device, made ahead by a background thread; `position` follows what was taken."""
-        with prefetch(stream(self.batches, pin=self.device.type == "cuda")) as ahead:
+        with prefetch(stream(self.batches, self.device.type == "cuda", self.task.batch)) as ahead:
             yield self._follow(ahead)
 
-    def _follow(self, ahead: Iterator[tuple[Batch, dict[str, Any]]]) -> Iterator[Batch]:
+    def _follow(self, ahead: Iterator[tuple[AnyBatch, dict[str, Any]]]) -> Iterator[AnyBatch]:
         for batch, position in ahead:
             self.position = position
             yield batch.to(self.device)
 
-    def build_model(self, config: "Config") -> Translator:
+    def build_model(self, config: "Config") -> Model:
         source, target = self.tokenizers.source, self.tokenizers.target
         if source.pad != target.pad:
             raise UserError(f"tokenizers: padding is {source.pad} in the source's and {target.pad} in the target's")
-        return Translator(config.model, len(source), len(target), target.pad)
+        return config.model.build(len(source), len(target), target.pad)
 
 
 def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
@@ -89,10 +91,10 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(tokenizers, batches, dev, batching, ranks.device)
+    return TrainingData(tokenizers, batches, dev, batching, ranks.device, task_of(config)(config, tokenizers))
 
 
-def take_weights(model: Translator, start: str) -> None:
+def take_weights(model: Model, start: str) -> None:
     """Begins with the weights of another run."""
     file = Path(start) / "model.safetensors"
     try:
@@ -121,7 +123,8 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
         if start and not (Path(start) / "model.safetensors").is_file():
             raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
         say = partial(console.print, highlight=False)
-        save_whole(TokenizerPair.load(start) if start else build(config.tokenizer, config.data, say), out)
+        further = task_of(config).further_tokens
+        save_whole(TokenizerPair.load(start) if start else build(config.tokenizer, config.data, say, further), out)
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}

@@ -3,17 +3,18 @@
 import torch
 from torch import Tensor
 
-from anydepth.models import Translator
+from anydepth.models import Planned
 
 LayerNorms = dict[str, list[Tensor | None]]
 """By stack: the norm of each layer's gradient, still on the device; None for a layer that no plan of the step ran."""
 
 
-def layer_norms(model: Translator) -> LayerNorms:
+def layer_norms(model: Planned) -> LayerNorms:
     """Of the gradients as they are now."""
     norms: LayerNorms = {}
-    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        each = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in stack.layers]
+    for name in model.policies:
+        layers = getattr(model, name).layers
+        each = [[p.grad for p in layer.parameters() if p.grad is not None] for layer in layers]
         norms[name] = [torch.nn.utils.get_total_norm(gradients) if gradients else None for gradients in each]
     return norms
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from anydepth.data.collate import Batch, Packing
+from anydepth.data.collate import mapped, tensors_of
+from anydepth.encoder_models import AnyBatch
 from anydepth.objectives.cross_entropy import Loss
 from anydepth.objectives.tasks import Tasks
 
@@ -29,20 +30,20 @@ class Recorded(NamedTuple):
 class GraphedPass:
     """`run(batch, tasks)`, forward and backward, recorded at first sight of the tasks."""
 
-    def __init__(self, model: nn.Module, run: Callable[[Batch, Tasks], Loss]) -> None:
+    def __init__(self, model: nn.Module, run: Callable[[AnyBatch, Tasks], Loss]) -> None:
         self.model, self.run = model, run
         self.recorded: dict[tuple[Tasks, str], Recorded] = {}
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        self.batch: Batch | None = None
+        self.batch: AnyBatch | None = None
         self.gradients = {parameter: torch.empty_like(parameter) for parameter in model.parameters()}
         """Where every graph leaves them."""
 
-    def takes(self, batch: Batch, tasks: Tasks) -> bool:
+    def takes(self, batch: AnyBatch, tasks: Tasks) -> bool:
         """Whether this pass can be replayed, or recorded and then replayed."""
         known = (tasks, batch.key) in self.recorded or len(self.recorded) < MOST_GRAPHS
-        return known and batch.source_packing is not None
+        return known and batch.packed
 
-    def __call__(self, batch: Batch, tasks: Tasks, alone: bool) -> Loss:
+    def __call__(self, batch: AnyBatch, tasks: Tasks, alone: bool) -> Loss:
         """Leaves the gradients of this batch, or adds them to the step's if it is not the step's only one."""
         self.batch = batch if self.batch is None else copied(batch, self.batch)
         if (tasks, batch.key) not in self.recorded:
@@ -57,7 +58,7 @@ class GraphedPass:
                 parameter.grad += gradient
         return recorded.loss
 
-    def record(self, batch: Batch, tasks: Tasks) -> Recorded:
+    def record(self, batch: AnyBatch, tasks: Tasks) -> Recorded:
         parameters = list(self.model.parameters())
         random, before = torch.cuda.get_rng_state(), [parameter.grad for parameter in parameters]
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -79,21 +80,10 @@ class GraphedPass:
         return Recorded(graph, loss, list(trained))
 
 
-def copied(batch: Batch, into: Batch) -> Batch:
-    """A batch's words, segments and noise in the tensors that the graphs read."""
-    for name in ("source", "target_in", "target_out"):
-        getattr(into, name).copy_(getattr(batch, name), non_blocking=True)
-    for theirs, ours in ((batch.source_packing, into.source_packing), (batch.target_packing, into.target_packing)):
-        copy_packing(theirs, ours)
-    for noise, place in zip(batch.noise, into.noise):
-        for drawn, read in zip(noise or (), place or ()):
-            read.copy_(drawn, non_blocking=True)
-    return into._replace(key=batch.key, tokens=batch.tokens, sentences=batch.sentences)
-
-
-def copy_packing(batch: Packing | None, into: Packing | None) -> None:
-    assert batch is not None
-    assert into is not None
-    tensors: list[tuple[Tensor, Tensor]] = [(into.starts, batch.starts), (into.positions, batch.positions)]
-    for ours, theirs in tensors:
-        ours.copy_(theirs, non_blocking=True)
+def copied(batch: AnyBatch, into: AnyBatch) -> AnyBatch:
+    """A batch with its words, segments and noise in the tensors that the graphs read."""
+    places = tensors_of(into)
+    for place, tensor in zip(places, tensors_of(batch), strict=True):
+        place.copy_(tensor, non_blocking=True)
+    left = iter(places)
+    return mapped(lambda _: next(left), batch)

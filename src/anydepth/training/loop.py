@@ -16,8 +16,8 @@ import torch
 
 from anydepth.data.corpora import files_of
 from anydepth.depth import Latent
+from anydepth.encoder_models import Model
 from anydepth.errors import UserError
-from anydepth.models import Translator
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
@@ -46,7 +46,8 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
             run.restore()
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
-        step_once = Step(model, optimizers, settings, config.seed, ranks, data.batches.target_tokens)
+        predictions = data.task.predictions(data.batches.target_tokens)
+        step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
         with stop_politely() as stop, data.stream() as batches:
@@ -90,7 +91,7 @@ class Training:
     out: Path
     ranks: Ranks
     data: TrainingData
-    model: Translator
+    model: Model
     optimizers: Optimizers
     journal: Journal
     progress: Progress = field(default_factory=Progress)
@@ -192,7 +193,7 @@ class Training:
 
     def note_logits(self) -> None:
         """Which layers latent depth chooses by now, for each of its rows."""
-        for name, policy in (("encoder", self.model.encoder_depth), ("decoder", self.model.decoder_depth)):
+        for name, policy in self.model.policies.items():
             if isinstance(policy, Latent):
                 logits = dict(zip(policy.keys or ("",), (row.tolist() for row in policy.logits)))
                 self.journal.write({"step": self.progress.step, "kind": "logits", "stack": name, "logits": logits})
@@ -254,14 +255,15 @@ class Window:
 
     def close(self, progress: Progress) -> dict[str, Any]:
         """The line for the journal; a new window begins."""
-        loss, nll, tokens, norm = torch.stack([torch.stack(sums) for sums in self.steps]).double().mean(0).tolist()
+        means = torch.stack([torch.stack(sums) for sums in self.steps]).double().mean(0).tolist()
+        loss, nll, predictions, tokens, norm = means
         progress.tokens = int(self.tokens)
         line = {
             "step": progress.step,
             "kind": "train",
             "tokens": progress.tokens,
-            "loss": loss / tokens,
-            "nll": nll / tokens,
+            "loss": loss / predictions,
+            "nll": nll / predictions,
             "gradient_norm": norm,
             "tokens_per_second": tokens * len(self.steps) / max(1e-9, progress.seconds - self.seconds),
             "seconds": progress.seconds,
@@ -272,7 +274,7 @@ class Window:
     def check(self, step: int, out: Path) -> None:
         """Stops a training that is lost."""
         for sums in self.steps[-1:]:
-            nll = float(sums.nll / sums.tokens)
+            nll = float(sums.nll / sums.predictions)
             self.first = nll if self.first is None else self.first
             # deep models without norms begin far above where guessing is
             limit = max(self.explosion, 2 * self.first)

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from anydepth.data.collate import Batch
+from anydepth.data.masking import MaskedBatch
+from anydepth.encoder_models import AnyBatch, MaskedLM, Model
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm
@@ -16,7 +17,7 @@ from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
 from anydepth.objectives.latent import LatentObjectiveConfig, Term, latent_stacks
 from anydepth.objectives.latent_fairseq import FairseqLatentConfig
 from anydepth.objectives.single import single
-from anydepth.objectives.tasks import SharedPass, Tasks
+from anydepth.objectives.tasks import SharedPass, Tasks, encoder_exits
 from anydepth.training.distributed import Ranks, add_up, add_up_gradients
 from anydepth.training.gradients import LayerNorms, layer_norms
 from anydepth.training.graphs import GraphedPass
@@ -29,7 +30,10 @@ class Sums(NamedTuple):
 
     loss: Tensor
     nll: Tensor
+    predictions: Tensor
+    """What the losses are sums over."""
     tokens: Tensor
+    """Words that the batches have; a translation predicts them all."""
     gradient_norm: Tensor
 
 
@@ -38,7 +42,7 @@ class Step:
 
     def __init__(
         self,
-        model: Translator,
+        model: Model,
         optimizers: Optimizers,
         settings: TrainingConfig,
         seed: int,
@@ -53,19 +57,21 @@ class Step:
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
         self.kernel: Kernel = losses_and_gradient
-        model.encoder.recompute = model.decoder.recompute = settings.recompute
         if self.compiled:
             self.kernel = torch.compile(losses_and_gradient)
-            for part in model.modules():
-                if isinstance(part, Embedding | Stack | FinalNorm):
-                    part.compile_for_training()
+        for part in model.modules():
+            if isinstance(part, Stack):
+                part.recompute = settings.recompute
+            if self.compiled and isinstance(part, Embedding | Stack | FinalNorm):
+                part.compile_for_training()
         self.graphs = GraphedPass(model, self.run) if self.compiled and on_gpu and not settings.recompute else None
 
-    def __call__(self, step: int, batches: Sequence[Batch]) -> Sums:
+    def __call__(self, step: int, batches: Sequence[AnyBatch]) -> Sums:
         """Step number `step`, counted from 1, on this rank's batches."""
         torch.manual_seed(mixed(self.seed, step, self.ranks.rank, 3))
-        sums = torch.zeros(3, device=self.ranks.device)
-        sums[2] = sum(batch.tokens for batch in batches)
+        sums = torch.zeros(4, device=self.ranks.device)
+        sums[2] = sum(batch.predictions for batch in batches)
+        sums[3] = sum(batch.tokens for batch in batches)
         drawn = [self.draw(step, micro, batch) for micro, batch in enumerate(batches)]
         terms = self.terms(step, [batch for batch, _ in drawn])
         for batch, tasks in drawn:
@@ -79,15 +85,15 @@ class Step:
         add_up_gradients(self.model, self.ranks)
         penalty = self.penalty(terms, sums[2])
         norm = self.update(step, sums[2], penalty)
-        return Sums(sums[0] + penalty.detach() * sums[2], sums[1], sums[2], norm)
+        return Sums(sums[0] + penalty.detach() * sums[2], sums[1], sums[2], sums[3], norm)
 
-    def draw(self, step: int, micro: int, batch: Batch) -> tuple[Batch, Tasks]:
+    def draw(self, step: int, micro: int, batch: AnyBatch) -> tuple[AnyBatch, Tasks]:
         """The batch with its noise, and its tasks: the same on every rank, whatever dropout does."""
         encoder, decoder = (generator(self.seed, step, micro, stack) for stack in (0, 1))
         tasks = self.settings.objective.draw(self.model, batch.key, encoder, decoder)
         return batch._replace(noise=self.model.noise(step, encoder, decoder)), tasks
 
-    def terms(self, step: int, batches: Sequence[Batch]) -> list[Term]:
+    def terms(self, step: int, batches: Sequence[AnyBatch]) -> list[Term]:
         """What latent depth adds to the loss. Before the passes: recorded ones may overwrite a batch's noise."""
         objective = self.settings.objective
         if isinstance(objective, LatentObjectiveConfig | FairseqLatentConfig):
@@ -99,11 +105,15 @@ class Step:
         tokens_of: dict[str, Tensor | int] = {"token": 1, "step": tokens, "corpus": self.corpus_tokens}
         return sum((value / tokens_of[scale] for value, scale in terms), start=tokens.new_zeros(()))
 
-    def run(self, batch: Batch, tasks: Tasks) -> Loss:
+    def run(self, batch: AnyBatch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
         smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
+                if isinstance(batch, MaskedBatch):
+                    assert isinstance(self.model, MaskedLM)
+                    return encoder_exits(self.model, batch, tasks, smoothing, self.kernel)
+                assert isinstance(self.model, Translator)
                 return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
             ((plans, weight),) = tasks
             total, nll = single(self.model, batch, plans, smoothing, self.kernel)

@@ -1,0 +1,125 @@
+"""The depth grid of a masked language model: perplexity on held-out text at every depth.
+
+The words hidden are the same for every depth and every run (`data/masking.py`). A depth is one number, so that cells
+have an `encoder` and no `decoder`. Of several test sets all hidden words count alike, and `languages` has the
+perplexity of each.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from anydepth.data.corpora import CorpusConfig
+from anydepth.data.store import Store, tokenize
+from anydepth.encoder_models import AnyBatch, MaskedLMConfig
+from anydepth.errors import UserError
+from anydepth.evaluation.cells import Cell, depth_name
+from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.grid import Progress, machine
+from anydepth.plan import Plans
+from anydepth.run import Run
+from anydepth.tasks import MaskedText
+from anydepth.training.validation import HeldOut, held_out_batches, held_out_loss
+
+
+def evaluate_text(
+    run: Run,
+    corpora: Sequence[CorpusConfig],
+    depths: Sequence[str],
+    *,
+    out: Path,
+    notes: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure every depth on some text; returns what it leaves in `out/grid.json`. Depths measured before with the same
+    weights, text and machine stay there."""
+    task = MaskedText(run.config, run.tokenizers)
+    with TemporaryDirectory() as scratch:
+        places = [(corpus, Path(scratch) / str(number)) for number, corpus in enumerate(corpora)]
+        stores = [tokenize(corpus, "test", run.tokenizers, place, run.config.data) for corpus, place in places]
+        batches = [batch for store in stores for batch in held_out_batches(task, store) if batch.predictions]
+        settings = settings_of(run, stores, batches) | (notes or {})
+    if not batches:
+        raise UserError("too little held-out text: no word of it is hidden")
+    cells = measured_before(out / "grid.json", settings)
+    for done, depth in enumerate(dict.fromkeys(depths)):
+        if progress:
+            progress(done, len(depths), depth)
+        plans = run.plan(depth)
+        if plans.name not in cells:
+            cells[plans.name] = measure(run, batches, plans)
+    grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"])}
+    write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
+    return grid
+
+
+def settings_of(run: Run, stores: list[Store], batches: list[AnyBatch]) -> dict[str, Any]:
+    """How a grid is made: it is kept as long as this is the same."""
+    assert isinstance(run.config.model, MaskedLMConfig)
+    words = hashlib.sha256()
+    for store in stores:
+        words.update(store.target(np.arange(len(store)))[0].tobytes())
+    signature = f"{run.config.model.masking.signature}|tok:{run.tokenizers.hash[:12]}"
+    return {
+        "signatures": {"perplexity": signature},
+        "device": str(run.device),
+        "machine": machine(str(run.device)),
+        "sentences": sum(map(len, stores)),
+        "predictions": sum(batch.predictions for batch in batches),
+        "test_set": words.hexdigest(),
+        "weights": run.weights_hash,
+    }
+
+
+def measured_before(file: Path, settings: dict[str, Any]) -> dict[str, Cell]:
+    try:
+        grid = json.loads(file.read_text(encoding="utf-8"))
+        same = all(grid[name] == value for name, value in settings.items())
+        return {depth_name(cell): cell for cell in grid["cells"]} if same else {}
+    except (FileNotFoundError, ValueError, KeyError):
+        return {}  # no earlier evaluation, or one we cannot build on
+
+
+def measure(run: Run, batches: list[AnyBatch], plans: Plans) -> Cell:
+    """One depth; its seconds are those of the passes alone, after one to warm up."""
+    held_out_loss(run.model, batches[:1], plans, run.device)
+    start, found = time.perf_counter(), {}
+    for key in dict.fromkeys(batch.key for batch in batches):
+        found[key] = held_out_loss(run.model, [batch for batch in batches if batch.key == key], plans, run.device)
+    seconds = time.perf_counter() - start
+    words = sum(each.predictions for each in found.values())
+    whole = HeldOut(sum(each.nll * each.predictions for each in found.values()) / words, words)
+    languages = {key: each.perplexity for key, each in found.items()} if len(found) > 1 else {}
+    return {
+        "encoder": len(plans.encoder),
+        "loss": whole.nll,
+        "perplexity": whole.perplexity,
+        **({"languages": languages} if languages else {}),
+        "seconds": seconds,
+        "parameters": run.describe(plans.name)["parameters"],
+    }
+
+
+def is_perplexity(grid: dict[str, Any]) -> bool:
+    """Whether a grid is a masked language model's."""
+    return "perplexity" in grid["cells"][0]
+
+
+def print_perplexities(console: Console, grid: dict[str, Any]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    for heading in ("depth", "perplexity", "loss", "seconds", "parameters"):
+        table.add_column(heading, justify="right")
+    for cell in grid["cells"]:
+        numbers = (f"{cell['perplexity']:.3f}", f"{cell['loss']:.4f}", f"{cell['seconds']:.2f}")
+        table.add_row(depth_name(cell), *numbers, f"{cell['parameters'] / 1e6:.2f} M")
+    table.caption = f"of {grid['predictions']:,} hidden words in {grid['sentences']:,} sentences"
+    console.print(table)

@@ -1,0 +1,45 @@
+"""Masked language models on the report: perplexity against depth, of one run or of several."""
+
+from typing import Any
+
+from anydepth.errors import UserError
+from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
+from anydepth.evaluation.page import Page
+from anydepth.evaluation.records import Record
+
+
+def all_perplexities(records: list[Record]) -> bool:
+    """Whether these runs have perplexities; those that have cannot be compared with those that have BLEU."""
+    found = [record.perplexities for record in records if record.grid or record.languages]
+    if any(found) and not all(found):
+        raise UserError("some of these runs translate, others are masked language models: report them apart")
+    return any(found)
+
+
+def show_perplexities(page: Page) -> None:
+    measured = [record for record in page.records if record.grid]
+    ways = {(grid["signatures"]["perplexity"], grid["test_set"]) for record in measured if (grid := record.grid)}
+    cells = {record.name: {depth_name(cell): cell for cell in record.cells} for record in measured}
+    depths = sorted({depth for each in cells.values() for depth in each}, key=int)
+    page.perplexities = {
+        "runs": list(cells),
+        "rows": [(depth, [each.get(depth) for each in cells.values()]) for depth in depths],
+        "unlike": len(ways) > 1,
+        "picture": picture(measured) if len(depths) > 1 else "",
+    }
+
+
+@styled
+def picture(records: list[Record]) -> str:
+    """Perplexity over the layers that run, a line for each run."""
+    figure, axes = empty_figure(740, 330)
+    for place, record in enumerate(records):
+        points: list[dict[str, Any]] = sorted(record.cells, key=lambda cell: cell["encoder"])
+        xs, ys = [cell["encoder"] for cell in points], [cell["perplexity"] for cell in points]
+        axes.plot(xs, ys, color=SERIES[place % len(SERIES)], linewidth=1.8, marker="o", markersize=4, label=record.name)
+    axes.set(xlabel="layers", ylabel="perplexity")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if len(records) > 1:
+        axes.legend(labelcolor=INK)
+    return as_svg(figure, "perplexity by depth", {})

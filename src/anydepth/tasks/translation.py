@@ -1,0 +1,55 @@
+"""Translation: pairs of sentences, judged by BLEU and chrF of greedy translations."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.data.collate import Batch, collate
+from anydepth.data.corpora import CorpusConfig, Skips, read_pairs
+from anydepth.data.store import Store
+from anydepth.data.tokenizer import TokenizerPair
+from anydepth.encoder_models import Model
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+
+
+class Translation:
+    further_tokens: tuple[str, ...] = ()
+    """Special tokens that the tokenizer must have."""
+
+    def __init__(self, config: "Config", tokenizers: TokenizerPair) -> None:
+        self.config, self.tokenizers = config, tokenizers
+
+    def batch(self, batches: Batches, taken: IndexBatch) -> Batch:
+        """A training batch, the one just taken."""
+        return collate(batches.stores[taken.corpus], taken.pairs, batches.limits)
+
+    def held_out(self, store: Store, pairs: np.ndarray, limits: Limits) -> Batch:
+        """A batch to be judged on."""
+        return collate(store, pairs, limits)
+
+    def predictions(self, tokens: int) -> int:
+        """Words predicted in a pass over a corpus of so many tokens."""
+        return tokens
+
+    def scores(self, model: Model, corpus: CorpusConfig, depth: str) -> dict[str, float]:
+        """What a validation says besides the loss."""
+        from anydepth.evaluation.metrics import score
+        from anydepth.run import Run
+
+        config, pairs = self.config, []
+        if not config.training.validate_sentences:
+            return {}
+        run = Run(config, model, self.tokenizers, key=corpus.key)
+        for source, target in read_pairs(corpus, "dev", Skips()):
+            (source_ids,), (target_ids,) = run.sources([source], corpus.key), run.tokenizers.target.encode([target])
+            if max(len(source_ids), len(target_ids)) > config.data.max_length:  # nor does the loss see it
+                continue
+            pairs.append((source, target))
+            if len(pairs) == config.training.validate_sentences:
+                break
+        hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
+        found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
+        return {"bleu": found.bleu, "chrf": found.chrf}
