@@ -268,7 +268,7 @@ def tiny_recipe(name: str, folder: Path, *changes: str) -> Config:
     return load(RECIPES / f"{name}.toml", [*data, *sizes, f"data.cache={folder}", *changes])
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.toml") if path.stem[:3] != "mlm"))
 def test_recipes_train(name: str, tmp_path: Path) -> None:
     run = train(tiny_recipe(name, tmp_path / "cache"), tmp_path / "run", quiet=True)
     assert [line["step"] for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"] == [1, 2]
