@@ -17,6 +17,10 @@ from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
+from anydepth.objectives import ExitGridConfig
+from anydepth.objectives.cross_entropy import losses_and_gradient
+from anydepth.objectives.single import single
+from anydepth.objectives.tasks import SharedPass
 
 PAD, BOS, EOS = 0, 1, 2
 FULL = FullConfig()
@@ -102,3 +106,15 @@ def packed_batch(lengths: list[tuple[int, int]], vocabulary: int = 23) -> Batch:
         source=row(padded.source, source), target_in=row(padded.target_in, target),
         target_out=row(padded.target_out, target), source_packing=packing(source), target_packing=packing(target),
     )  # fmt: skip
+
+
+def assert_exits_equal_separate_runs(model: Translator, batch: Batch) -> None:
+    """The gradients of the whole exit grid, trained at once, are those of its pairs one after the other."""
+    (tasks,) = ExitGridConfig().choices(model)
+    SharedPass(model, batch, 0.1, losses_and_gradient).backward(tasks)
+    together = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    for plans, weight in tasks:
+        (weight * single(model, batch, plans, 0.1).total).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(together[name], parameter.grad, atol=1e-9), name

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
-
-from anydepth.data.builtin import pairs
+from tiny_training import shrunk
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes/multiscale").glob("*.toml"))
 RECIPES = [path for path in RECIPES if "stages" not in tomllib.loads(path.read_text())]
@@ -16,16 +15,7 @@ RECIPES = [path for path in RECIPES if "stages" not in tomllib.loads(path.read_t
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The depth of the recipe, a few thousand weights a layer, three updates."""
-    folder, settings = tmp_path_factory.mktemp("corpus"), []
-    for split, size in (("train", 8), ("dev", 1), ("test", 2)):
-        short = sorted(pairs("de", "en", split, 100), key=lambda pair: len("".join(pair)))[:size]
-        for side, language in enumerate(("de", "en")):
-            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in short))
-        corpus = f'{{type="parallel", source="{folder}/{split}.de", target="{folder}/{split}.en"}}'
-        settings.append(f"data.{split}={f'[{corpus}]' if split == 'train' else corpus}")
-    settings += ["data.workers=1", "tokenizer.vocabulary=300", "training.device=cpu", "training.steps=3"]
-    settings += ["model.layer.width=16", "model.layer.ffn=16", "model.layer.heads=2", "training.optimizer.warmup=1"]
-    settings += ["training.validate_sentences=0", "training.log_every=1"]
+    settings = [*shrunk(tmp_path_factory.mktemp("corpus")), "training.steps=3", "training.log_every=1"]
     return [part for setting in settings for part in ("--set", setting)]
 
 

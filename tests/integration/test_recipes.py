@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Cli
+from tiny_training import shrunk
 
 from anydepth.chain import list_chain
 from anydepth.chain.planning import planned
 from anydepth.chain.work import Distillation, Evaluation, Report, Training
 from anydepth.config import Config
-from anydepth.data.builtin import pairs
 from anydepth.data.lines import read_lines
 from anydepth.evaluation.cells import depth_name
 from anydepth.models import Translator
@@ -145,17 +145,8 @@ def test_the_papers_own_data_and_size() -> None:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A few short sentences of the built-in corpus, a few thousand weights, two updates."""
-    folder, settings = tmp_path_factory.mktemp("corpus"), []
-    for split, size in (("train", 8), ("dev", 1), ("test", 2)):
-        short = sorted(pairs("de", "en", split, 100), key=lambda pair: len("".join(pair)))[:size]
-        for side, language in enumerate(("de", "en")):
-            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in short))
-        corpus = f'{{type="parallel", source="{folder}/{split}.de", target="{folder}/{split}.en"}}'
-        settings.append(f"data.{split}={f'[{corpus}]' if split == 'train' else corpus}")
-    settings += ["data.workers=1", "tokenizer.vocabulary=300", "training.device=cpu", "training.steps=2"]
-    settings += ["model.layer.width=16", "model.layer.ffn=16", "model.layer.heads=2", "training.optimizer.warmup=1"]
-    settings += ["training.validate_sentences=0", "decoding.beam=1", "decoding.max_ratio=0", "decoding.max_extra=2"]
-    return settings
+    settings = [*shrunk(tmp_path_factory.mktemp("corpus")), "training.steps=2"]
+    return [*settings, "decoding.beam=1", "decoding.max_ratio=0", "decoding.max_extra=2"]
 
 
 @pytest.fixture(scope="module")

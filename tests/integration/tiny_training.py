@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from anydepth.config import Config, loads
+from anydepth.data.builtin import pairs
 from anydepth.training import checkpoint
 from anydepth.training.journal import Journal, read_metrics
 
@@ -126,3 +127,17 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 def all_files(run: Path) -> dict[str, str]:
     return {str(file.relative_to(run)): checkpoint.checksum(file) for file in run.rglob("*") if file.is_file()}
+
+
+def shrunk(folder: Path) -> list[str]:
+    """Settings that make any translation recipe tiny: narrow layers, a few short sentences written to the folder."""
+    settings = []
+    for split, size in (("train", 8), ("dev", 1), ("test", 2)):
+        short = sorted(pairs("de", "en", split, 100), key=lambda pair: len("".join(pair)))[:size]
+        for side, language in enumerate(("de", "en")):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in short))
+        corpus = f'{{type="parallel", source="{folder}/{split}.de", target="{folder}/{split}.en"}}'
+        settings.append(f"data.{split}={f'[{corpus}]' if split == 'train' else corpus}")
+    settings += ["data.workers=1", "tokenizer.vocabulary=300", "training.device=cpu", "training.optimizer.warmup=1"]
+    settings += ["model.layer.width=16", "model.layer.ffn=16", "model.layer.heads=2", "training.validate_sentences=0"]
+    return settings

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import FULL, PAD, random_batch, tiny_translator
+from conftest import FULL, PAD, assert_exits_equal_separate_runs, random_batch, tiny_translator
 
 from anydepth.config import Config
 from anydepth.depth.prefix import PrefixConfig
@@ -11,9 +11,6 @@ from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.mix import LinearMix
 from anydepth.objectives import ExitGridConfig
-from anydepth.objectives.cross_entropy import losses_and_gradient
-from anydepth.objectives.single import single
-from anydepth.objectives.tasks import SharedPass
 from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
 from anydepth.training.settings import TrainingConfig
@@ -97,11 +94,4 @@ def test_a_mixed_encoder_serves_several_decoder_depths() -> None:
     layer = LayerConfig(width=16, ffn=24, heads=2, dropout=0.0)
     stacks = {"encoder": StackConfig(layers=3, mix="dlcl"), "decoder": StackConfig(layers=2, depth=PrefixConfig())}
     model = Translator(TranslatorConfig(layer=layer, **stacks), 23, 23, PAD).double()
-    (tasks,) = ExitGridConfig().choices(model)
-    SharedPass(model, BATCH, 0.1, losses_and_gradient).backward(tasks)
-    together = {name: parameter.grad for name, parameter in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
-    for plans, weight in tasks:
-        (weight * single(model, BATCH, plans, 0.1).total).backward()
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(together[name], parameter.grad, atol=1e-9), name
+    assert_exits_equal_separate_runs(model, BATCH)

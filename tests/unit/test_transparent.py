@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import PAD, packed_batch, random_batch
+from conftest import PAD, assert_exits_equal_separate_runs, packed_batch, random_batch
 from torch import Tensor, nn
 
 from anydepth.config import Config
@@ -16,10 +16,7 @@ from anydepth.interop.extract import extracted
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.bridge import LastStateConfig, Transparent, TransparentConfig
 from anydepth.nn.layers import LayerConfig
-from anydepth.objectives import ExitGridConfig
-from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.single import single
-from anydepth.objectives.tasks import SharedPass
 from anydepth.plan import Plan
 from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights
@@ -102,14 +99,7 @@ def test_word_by_word_is_as_at_once() -> None:
 
 def test_decoder_depths_trained_together_equal_separate_runs() -> None:
     model = transparent(PrefixConfig())
-    (tasks,) = ExitGridConfig().choices(model)
-    SharedPass(model, BATCH, 0.1, losses_and_gradient).backward(tasks)
-    together = {name: parameter.grad for name, parameter in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
-    for plans, weight in tasks:
-        (weight * single(model, BATCH, plans, 0.1).total).backward()
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(together[name], parameter.grad, atol=1e-9), name
+    assert_exits_equal_separate_runs(model, BATCH)
 
 
 def test_encoders_that_leave_layers_out_are_refused() -> None:
