@@ -1,5 +1,7 @@
 """Training several depths at once against training them one by one: values and gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.objectives import ExitGridConfig, MultitaskConfig, SingleConfig, cross_entropy
 from anydepth.objectives.cross_entropy import losses_and_gradient
@@ -113,13 +116,16 @@ def test_the_weights_of_the_grid_are_a_mean_and_those_of_multitask_a_sum() -> No
         ExitGridConfig(pairs=4, always_deepest=True),
         MultitaskConfig(encoder_depths=2, decoder_depths=1),
         MultitaskConfig(decoder_depths=2),
+        MultitaskConfig(encoder_depths=1, decoder_depths=2, encoder_weights=(1, 1, 4), decoder_weights=(3, 2, 1)),
     ],
     ids=str,
 )
 def test_the_expectation_over_draws_is_the_whole(objective: ExitGridConfig | MultitaskConfig) -> None:
     model = tiny_translator(PrefixConfig(), layers=3).double()
-    whole = ExitGridConfig(deepest=objective.deepest) if isinstance(objective, ExitGridConfig) else MultitaskConfig()
-    (everything,) = whole.choices(model)
+    if isinstance(objective, ExitGridConfig):
+        (everything,) = replace(objective, pairs=0, always_deepest=False).choices(model)
+    else:
+        (everything,) = replace(objective, encoder_depths=0, decoder_depths=0).choices(model)
     choices = objective.choices(model)
     assert len(choices) > 1
     mean: dict[object, float] = {}
@@ -127,6 +133,15 @@ def test_the_expectation_over_draws_is_the_whole(objective: ExitGridConfig | Mul
         for plans, weight in tasks:
             mean[plans] = mean.get(plans, 0.0) + weight / len(choices)
     assert mean == pytest.approx(dict(everything))
+
+
+def test_tasks_may_count_differently() -> None:
+    model = tiny_translator(PrefixConfig(), layers=3)
+    (tasks,) = MultitaskConfig(encoder_weights=(1, 1, 4), decoder_weights=(3, 2, 1)).choices(model)
+    assert sum(weight for _, weight in tasks) == pytest.approx(9)
+    assert [weight for _, weight in tasks] == pytest.approx([a * b / 4 for a in (1, 1, 4) for b in (3, 2, 1)])
+    with pytest.raises(UserError, match=r"decoder_weights: 2 weights for 3 depths \(1, 2, 3\)"):
+        MultitaskConfig(decoder_weights=(1, 2)).choices(model)
 
 
 def test_draws_are_among_the_choices_and_all_occur() -> None:

@@ -192,6 +192,17 @@ def test_costs_are_those_of_describe_and_add_up(folder: Path, comparison: Compar
     assert described["flexible"]["training"]["target_tokens"] == 21_000_000
 
 
+def test_a_model_evaluated_in_parts_costs_once(folder: Path, tmp_path: Path) -> None:
+    whole = json.loads((folder / "flexible" / "grid.json").read_text())
+    described = {"run": "elsewhere", "weights": "abc", "parameters": 7, "training_flops": 8, "training": {"seconds": 9}}
+    for name, cells in (("a", whole["cells"][:2]), ("b", whole["cells"][2:])):
+        (tmp_path / name).mkdir()
+        shutil.copy(folder / "flexible" / "config.toml", tmp_path / name)
+        (tmp_path / name / "grid.json").write_text(json.dumps(whole | described | {"cells": cells}))
+    _, parts = compared(folder, "@flexible", f"parts={tmp_path}/a,{tmp_path}/b").costs
+    assert (parts.models, parts.parameters, parts.flops, parts.seconds) == (1, 7, 8, 9)
+
+
 def test_a_run_that_does_not_tell_costs_nothing_known(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "sep-1-1", tmp_path / "bare")
     (tmp_path / "bare" / "tokenizer.json").unlink()
