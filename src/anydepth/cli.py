@@ -195,6 +195,10 @@ def translate(
     top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
     language: Language = None,
+    engine: Annotated[
+        Literal["native", "ctranslate2"],
+        typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
+    ] = "native",
     settings: RunSettings = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
@@ -211,7 +215,11 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
     dialogue = file is None and sys.stdin.isatty()
     texts = [] if dialogue else read_texts(file)
-    loaded = load(run, device, settings=settings or ()).in_language(language)
+    loaded = load(run, device if engine == "native" else "cpu", settings=settings or ()).in_language(language)
+    if engine == "ctranslate2":
+        from anydepth.interop.ctranslate2 import CTranslate2Run
+
+        loaded = CTranslate2Run.of(loaded)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding["n_best"] = 1 if n_best is None else n_best
     if dialogue:
@@ -352,24 +360,24 @@ def oracle(run: RunFolder, as_json: Json = False) -> None:
 def export(
     run: RunFolder,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
-    to: Annotated[Literal["anydepth"], typer.Option(help="anydepth: a run of its own, as small as the depth.")],
+    to: Annotated[
+        Literal["anydepth", "ctranslate2", "huggingface"],
+        typer.Option(help="A run of its own, as small as the depth; a CTranslate2 model; one that transformers loads."),
+    ],
     depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
     language: Annotated[
         str | None,
         typer.Option(metavar="en-de|all", help="One of a run's languages, or all with what any of them uses."),
     ] = None,
+    quantization: Annotated[
+        str | None, typer.Option(metavar="int8|…", help="For ctranslate2: the type its weights are kept in.")
+    ] = None,
 ) -> None:
-    """Write one depth, or one language, of a run as a model of its own."""
-    from anydepth.interop.extract import extract, extract_languages
+    """Write one depth, or one language, of a run as a model of its own or for another engine."""
+    from anydepth.interop.export import export_run
     from anydepth.run import load
 
-    loaded = load(run, "cpu")
-    if language == "all":
-        if depth:
-            raise UserError("--depth: with --language all every language keeps its own")
-        extract_languages(loaded, out)
-    else:
-        extract(loaded.in_language(language), depth, out)
+    export_run(load(run, "cpu"), out, to, depth, language, quantization)
     print(f"The model is in {out}.")
 
 

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +94,16 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self._inner.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """The name of every token, by id."""
+        return [str(self._inner.id_to_token(number)) for number in range(len(self))]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of every token, by name."""
+        return {name: number for number, name in enumerate(self.tokens)}
 
     @property
     def mask(self) -> int:

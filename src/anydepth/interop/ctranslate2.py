@@ -1,0 +1,188 @@
+"""A depth as a CTranslate2 model, and that engine in the place of our own search."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis
+from anydepth.errors import UserError
+from anydepth.interop.unrolled import unrolled
+from anydepth.models import Translator
+from anydepth.nn.embeddings import Embedding
+from anydepth.plan import Plans
+from anydepth.run import Run
+
+NAME = "ctranslate2"
+QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+
+
+def package() -> Any:
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError("CTranslate2 is not installed: pip install ctranslate2") from None
+    return ctranslate2
+
+
+def export(run: Run, depth: str | None, out: Path, quantization: str | None = None) -> Path:
+    return write(run, run.plan(depth), out, quantization)
+
+
+def write(run: Run, plans: Plans, out: Path, quantization: str | None = None) -> Path:
+    """Writes the folder that `ctranslate2.Translator` reads."""
+    package()
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty: give another --out")
+    described = spec(run, unrolled(run, plans, NAME))
+    described.validate()
+    described.optimize(quantization=quantization)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # beside its place first, so that a folder with this name is whole
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        described.save(folder)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(folder, out)
+    return out
+
+
+def spec(run: Run, model: Translator) -> Any:
+    from ctranslate2 import specs
+
+    config, layer = model.config, model.config.layer
+    described = specs.TransformerSpec.from_config(
+        (config.encoder.layers, config.decoder.layers),
+        layer.heads,
+        pre_norm=layer.norm == "pre",
+        activation=specs.Activation.RELU if layer.activation == "relu" else specs.Activation.GELU,
+        layernorm_embedding=config.embedding_norm,
+    )
+    embed(described.encoder.embeddings[0], described.encoder, model.source)
+    embed(described.decoder.embeddings, described.decoder, model.target)
+    for written, ours, norm in (
+        (described.encoder, model.encoder, model.bridge.norm),
+        (described.decoder, model.decoder, model.norm),
+    ):
+        for place, part in zip(written.layer, ours.layers):
+            put_layer(place, part)
+        if isinstance(norm, nn.LayerNorm):
+            put_norm(written.layer_norm, norm)
+    described.decoder.projection.weight = array(model.output.weight)
+    register(described, run)
+    return described
+
+
+def register(described: Any, run: Run) -> None:
+    source, target = run.tokenizers.source, run.tokenizers.target
+    names = target.tokens
+    described.register_source_vocabulary(source.tokens)
+    described.register_target_vocabulary(names)
+    described.config.bos_token = described.config.decoder_start_token = names[target.bos]
+    described.config.eos_token, described.config.unk_token = names[target.eos], names[target.unk]
+    described.config.add_source_bos, described.config.add_source_eos = False, False  # we write the end mark
+
+
+def embed(words: Any, side: Any, embedding: Embedding) -> None:
+    words.weight, words.multiply_by_sqrt_depth = array(embedding.words.weight), True
+    table = embedding.waves if embedding.learned is None else embedding.learned.weight
+    side.position_encodings.encodings = array(table)
+    if isinstance(embedding.norm, nn.LayerNorm):
+        put_norm(side.layernorm_embedding, embedding.norm)
+
+
+def put_layer(place: Any, layer: Any) -> None:
+    put_linear(place.self_attention.linear[0], layer.attention.qkv)
+    put_linear(place.self_attention.linear[1], layer.attention.out)
+    put_norm(place.self_attention.layer_norm, layer.attention_norm)
+    if layer.cross is not None:
+        put_linear(place.attention.linear[0], layer.cross.query)
+        put_linear(place.attention.linear[1], layer.cross.key_value)
+        put_linear(place.attention.linear[2], layer.cross.out)
+        put_norm(place.attention.layer_norm, layer.cross_norm)
+    put_linear(place.ffn.linear_0, layer.grow)
+    put_linear(place.ffn.linear_1, layer.shrink)
+    put_norm(place.ffn.layer_norm, layer.ffn_norm)
+
+
+def put_linear(place: Any, linear: nn.Linear) -> None:
+    place.weight = array(linear.weight)
+    if linear.bias is not None:
+        place.bias = array(linear.bias)
+
+
+def put_norm(place: Any, norm: Any) -> None:
+    place.gamma, place.beta = array(norm.weight), array(norm.bias)
+
+
+def array(tensor: Tensor) -> Any:
+    return tensor.detach().float().cpu().contiguous().numpy()
+
+
+# ---- the engine
+
+
+class CTranslate2Run(Run):
+    """A run whose searches CTranslate2 does, on the CPU, with an export that is made at the first need and kept in the
+    run's folder."""
+
+    quantization: str | None = None
+
+    @classmethod
+    def of(cls, run: Run, quantization: str | None = None) -> "CTranslate2Run":
+        package()
+        made = cls(run.config, run.model, run.tokenizers, run.folder, run.weights, run.key)
+        made.quantization, made.engines = quantization, {}
+        return made
+
+    engines: dict[tuple[Plans, str], Any]
+    """Loaded exports, by plans and language."""
+
+    def search(
+        self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        if decoding.sample:
+            raise UserError("--sample: not with --engine ctranslate2")
+        limits = decoding.max_lengths(torch.tensor([len(ids) for ids in sources])).clamp(
+            max=self.config.model.max_positions
+        )
+        names, target = self.tokenizers.source.tokens, self.tokenizers.target
+        written = target.tokens
+        found = self.engine(plans, key).translate_batch(
+            [[names[number] for number in self.ended(ids)] for ids in sources],
+            beam_size=decoding.beam,
+            num_hypotheses=decoding.n_best,
+            length_penalty=decoding.length_penalty,
+            max_decoding_length=int(limits.max()),
+            return_scores=True,
+            suppress_sequences=[[written[number]] for number in sorted({target.bos, target.pad} - {target.eos})],
+        )
+        return [self.hypotheses(one, limit, decoding) for one, limit in zip(found, limits.tolist())]
+
+    def hypotheses(self, found: Any, limit: int, decoding: DecodingConfig) -> list[Hypothesis]:
+        ids = self.tokenizers.target.ids
+        made = []
+        for tokens, score in zip(found.hypotheses, found.scores):
+            # it counts the end mark
+            length = len(tokens) + 1
+            made.append(
+                Hypothesis([ids[token] for token in tokens][:limit], score, score * length**decoding.length_penalty)
+            )
+        return made
+
+    def engine(self, plans: Plans, key: str) -> Any:
+        if (plans, key) not in self.engines:
+            folder = self.exported(plans, key)
+            self.engines[plans, key] = package().Translator(
+                str(folder), device="cpu", intra_threads=torch.get_num_threads()
+            )
+        return self.engines[plans, key]
+
+    def exported(self, plans: Plans, key: str) -> Path:
+        assert self.folder is not None
+        parts: Sequence[str] = [plans.name, key, self.quantization or "", (self.weights_hash or "")[:12]]
+        folder = self.folder / "exports" / "-".join([NAME, *(part for part in parts if part)])
+        return folder if folder.exists() else write(self.in_language(key or None), plans, folder, self.quantization)

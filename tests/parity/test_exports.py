@@ -1,0 +1,182 @@
+"""Runs written for other engines, against ourselves: one plan as a plain Transformer, as a CTranslate2 model, and as
+one that `transformers` loads."""
+
+import json
+import shutil
+import typing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import FULL, Cli, random_batch, tiny_translator
+
+from anydepth.data.tokenizer import TokenizerPair
+from anydepth.depth import DepthConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.errors import UserError
+from anydepth.interop.ctranslate2 import CTranslate2Run
+from anydepth.interop.export import export_run
+from anydepth.interop.unrolled import unrolled
+from anydepth.nn.bridge import TransparentConfig
+from anydepth.run import Run, load
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "model"
+TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five kilometres and two hours", "a", ""]
+NORMAL = [kind() for kind in typing.get_args(DepthConfig) if kind().type != "rezero"]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def random_run(depth: DepthConfig, **settings: Any) -> Run:
+    """A random model with the words of the golden run."""
+    golden = load(GOLDEN, "cpu")
+    words = len(golden.tokenizers.target)
+    model = tiny_translator(depth, layers=4, vocabulary=words, **settings)
+    model.pad = golden.tokenizers.target.pad
+    for name, parameter in model.named_parameters():
+        if "words" in name:  # weak words: otherwise greedy search only repeats one
+            torch.nn.init.normal_(parameter, std=0.05)
+    return Run(replace(golden.config, model=model.config), model, golden.tokenizers, weights=GOLDEN / "config.toml")
+
+
+@pytest.mark.parametrize("depth", [*NORMAL, LatentConfig(inference="soft")], ids=str)
+def test_unrolled_is_the_model_at_that_depth(depth: DepthConfig) -> None:
+    model = tiny_translator(depth).double()
+    run = Run(load(GOLDEN, "cpu").config, model, load(GOLDEN, "cpu").tokenizers)
+    batch = random_batch([(5, 6), (2, 4), (7, 3)])
+    for name in model.depths():
+        alone = unrolled(run, model.plan(name), "test").double()
+        assert (alone.config.encoder.layers, alone.config.decoder.layers) == model.parse(name)
+        assert torch.allclose(alone(batch, alone.plan()), model(batch, model.plan(name)), atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("depth", "settings", "reason"),
+    [
+        (PrefixConfig(), {"norm": "none"}, "layers without normalisation"),
+        (LatentConfig(inference="sample"), {}, "draws layers anew for every sentence"),
+        (FULL, {"bridge": TransparentConfig()}, "a transparent encoder"),
+    ],
+    ids=["no norm", "sampled", "transparent"],
+)
+@pytest.mark.parametrize("engine", ["ctranslate2", "huggingface"])
+def test_what_an_engine_cannot_express_is_refused(
+    engine: str, depth: DepthConfig, settings: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"--to {engine}: .*{reason}"):
+        export_run(random_run(depth, **settings), tmp_path / "out", engine)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("depth", "settings"),
+    [
+        (PrefixConfig(), {}),
+        (RecurrentConfig(depth=6), {}),
+        (LatentConfig(inference="soft"), {}),
+        (PrefixConfig(), {"norm": "post"}),
+        (PrefixConfig(), {"embedding_norm": True, "positions": "learned"}),
+        (PrefixConfig(), {"tie": "none"}),
+    ],
+    ids=["prefix", "recurrent", "soft gates", "post-norm", "embedding norm", "untied"],
+)
+def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: dict[str, Any], tmp_path: Path) -> None:
+    run = random_run(depth, **settings)
+    run.folder = tmp_path
+    engine = CTranslate2Run.of(run)
+    found = set()
+    for name in run.depths():
+        ours, theirs = (one.translations(TEXTS, name, beam=1) for one in (run, engine))
+        assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours], name
+        # it shares the probability of words that are never generated among the others
+        assert [one[0].score for one in theirs] == pytest.approx([one[0].score for one in ours], rel=0.02)
+        found |= {tuple(one[0].tokens) for one in ours}
+    assert len(found) >= len(TEXTS)
+
+
+@pytest.mark.parametrize("settings", [{}, {"embedding_norm": True, "positions": "learned"}], ids=["pegasus", "mbart"])
+def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run = random_run(PrefixConfig(), **settings)
+    for name in ("4-4", "2-1"):
+        export_run(run, tmp_path / name, "huggingface", name)
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).eval()
+        words = AutoTokenizer.from_pretrained(tmp_path / name)
+        for text in TEXTS[:-1]:
+            ((ours,),) = run.translations([text], name, beam=1)
+            inputs = words([text], return_tensors="pt")
+            assert inputs.input_ids.tolist() == [run.ended(run.tokenizers.source.encode([text])[0])]
+            limit = int(run.config.decoding.max_lengths(torch.tensor(inputs.input_ids.shape[1] - 1)))
+            inputs.pop("token_type_ids", None)
+            (row,) = model.generate(**inputs, num_beams=1, max_new_tokens=limit).tolist()
+            ends = (run.tokenizers.target.eos, run.tokenizers.target.pad)
+            assert [token for token in row[1:] if token not in ends] == ours.tokens
+            assert words.decode(row, skip_special_tokens=True) == ours.text
+
+
+def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none is post-norm"):
+        export_run(random_run(PrefixConfig(), norm="post"), tmp_path / "a", "huggingface")
+    with pytest.raises(UserError, match="one word matrix"):
+        export_run(random_run(PrefixConfig(), tie="decoder"), tmp_path / "a", "huggingface")
+
+
+# ---- through the command line
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "run"))
+
+
+def test_translating_with_ctranslate2_from_the_command_line(golden: Path, tmp_path: Path, cli: Cli) -> None:
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in TEXTS))
+    greedy = ["translate", golden, text, "--depth", "2-1", "--beam", 1]
+    native = cli(*greedy)
+    for _ in range(2):
+        assert cli(*greedy, "--engine", "ctranslate2") == native
+    (kept,) = (golden / "exports").iterdir()
+    assert "2-1" in kept.name
+    code, _, error = cli("translate", golden, text, "--engine", "ctranslate2", "--sample")
+    assert code == 2
+    assert "--sample: not with --engine ctranslate2" in error
+
+
+def test_an_export_in_eight_bits_is_smaller(golden: Path, tmp_path: Path, cli: Cli) -> None:
+    import ctranslate2
+
+    sizes = {}
+    for kind in ("float32", "int8"):
+        arguments = ["--to", "ctranslate2", "--depth", "1-1", "--quantization", kind, "--out", tmp_path / kind]
+        assert cli("export", golden, *arguments)[0] == 0
+        sizes[kind] = (tmp_path / kind / "model.bin").stat().st_size
+        engine = ctranslate2.Translator(str(tmp_path / kind), device="cpu")
+        assert engine.translate_batch([["▁a", "<eos>"]])[0].hypotheses
+    assert sizes["int8"] < 0.7 * sizes["float32"]  # positions stay as they are
+    code, _, error = cli("export", golden, "--to", "ctranslate2", "--out", tmp_path / "int8")
+    assert code == 2
+    assert "int8 is not empty" in error
+    code, _, error = cli("export", golden, "--to", "ctranslate2", "--quantization", "int3", "--out", tmp_path / "x")
+    assert code == 2
+    assert "--quantization int3: expected one of int8, " in error
+
+
+def test_the_exported_tokenizer_writes_the_language_tag(tmp_path: Path) -> None:
+    golden = load(GOLDEN, "cpu")
+    words = golden.tokenizers.source.with_tokens(["<2de>"])
+    model = tiny_translator(PrefixConfig(), layers=2, vocabulary=len(words))
+    corpora = tuple(replace(corpus, key="en-de") for corpus in golden.config.data.train)
+    data = replace(golden.config.data, train=corpora, dev=(), tags="target")
+    run = Run(replace(golden.config, data=data, model=model.config), model, TokenizerPair(words, words))
+    export_run(run, tmp_path / "out", "huggingface", language="en-de")
+    template = json.loads((tmp_path / "out" / "tokenizer.json").read_text())["post_processor"]["single"]
+    assert [next(iter(part.values()))["id"] for part in template] == ["<2de>", "A", "<eos>"]
