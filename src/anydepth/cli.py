@@ -194,6 +194,11 @@ def translate(
     top_k: Annotated[int | None, typer.Option(help="Sampling: draw from the k most probable words.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
+    speculate: Annotated[
+        bool, typer.Option("--speculate", help="Greedy search sped up by drafts of a shallow exit: the same output.")
+    ] = False,
+    draft: Annotated[int | None, typer.Option(help="Speculation: decoder layers that draft.")] = None,
+    draft_words: Annotated[int | None, typer.Option(help="Speculation: words drafted at a time.")] = None,
     language: Language = None,
     engine: Annotated[
         Literal["native", "ctranslate2"],
@@ -213,6 +218,13 @@ def translate(
     for name, value in sampling.items():
         if value is not None and not sample:
             raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
+    for name, value in {"draft": draft, "draft_words": draft_words}.items():
+        if value is not None and not speculate:
+            raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
+    if speculate:
+        if engine != "native":
+            raise UserError(f"--speculate: not with --engine {engine}")
+        beam = 1 if beam is None else beam
     dialogue = file is None and sys.stdin.isatty()
     texts = [] if dialogue else read_texts(file)
     loaded = load(run, device if engine == "native" else "cpu", settings=settings or ()).in_language(language)
@@ -221,6 +233,7 @@ def translate(
 
         loaded = CTranslate2Run.of(loaded)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
+    decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
     decoding["n_best"] = 1 if n_best is None else n_best
     if dialogue:
         for number, line in enumerate(sys.stdin, start=1):

@@ -13,7 +13,7 @@ from anydepth.depth.full import FullConfig
 from anydepth.depth.policy import NoLayers
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
-from anydepth.nn.cache import Cache
+from anydepth.nn.cache import AnyCache, Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
 from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
@@ -192,7 +192,7 @@ class Translator(Planned):
         sees_memory: Sees,
         plans: Plans,
         gates: Tensor | None,
-        cache: Cache | None = None,
+        cache: AnyCache | None = None,
     ) -> Tensor:
         """(B, T, D) embedded target words → (B, T, D) normalised states."""
         for state in self.decoder.states(x, plans.decoder, gates, sees, memories, sees_memory, cache):

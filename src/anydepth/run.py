@@ -17,11 +17,13 @@ from anydepth.data.corpora import target_language
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.search import decode
+from anydepth.decoding.speculative import speculate
+from anydepth.drafter import TranslatorDrafter
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
-from anydepth.plan import Plans
+from anydepth.plan import Plan, Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 
@@ -227,8 +229,23 @@ class Run:
         padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
         lengths = torch.tensor([len(ids) for ids in sources])
         max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
-        decoder = self.translator.start(padded, plans, key)
-        return decode(decoder, target.bos, target.eos, target.pad, max_lengths, decoding, numbers)
+        marks = target.bos, target.eos, target.pad
+        if decoding.speculate:
+            draft = self.draft(plans, key, decoding.draft)
+            room = int(max_lengths.max()) + decoding.draft_words + 1
+            drafter = TranslatorDrafter(self.translator, padded, plans, draft, room, key)
+            found = speculate(drafter, *marks, max_lengths, decoding.draft_words, decoding.length_penalty).found
+            return [[best] for best in found]
+        return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)
+
+    def draft(self, plans: Plans, key: str, layers: int) -> Plan:
+        """The decoder plan of so many layers, to draft for a deeper one."""
+        known = self.model.decoder_depth.plans(key)
+        shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
+        if layers not in shallower:
+            some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
+            raise UserError(f"draft {layers}: for {plans.name} this run can draft {some}")
+        return known[layers]
 
     def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anydepth.nn.cache import Held, Slot
+from anydepth.nn.cache import AnySlot, Held
 from anydepth.nn.packed_attention import short_attention
 
 MOSTLY_SHORT = 512
@@ -18,7 +18,8 @@ MOSTLY_SHORT = 512
 
 
 class Padded(NamedTuple):
-    """Keys that may be seen: a (B, 1, 1, S) mask, True where there is a word; None means all."""
+    """Keys that may be seen: a (B, 1, 1, S) mask, True where there is a word, (B, 1, T, S) where queries differ; None
+    means all."""
 
     keys: Tensor | None
 
@@ -78,14 +79,14 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, sees: Sees, slot: Slot | None = None) -> Tensor:
+    def forward(self, x: Tensor, sees: Sees, slot: AnySlot | None = None) -> Tensor:
         q, k, v = split_heads(self.qkv(x), 3, self.heads)
         dropout = self.dropout if self.training else 0.0
         if slot is None:
             attended = attend(q, k, v, sees, self.causal, dropout)
         else:
-            k, v = slot.append(k, v)
-            attended = attend(q, k, v, Padded(None), causal=False, dropout=dropout)
+            k, v, seen = slot.append(k, v)
+            attended = attend(q, k, v, Padded(seen), causal=False, dropout=dropout)
         return self.out(attended.flatten(2))
 
 

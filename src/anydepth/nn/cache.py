@@ -1,6 +1,12 @@
 """What a decoder remembers between words: one slot per plan step, never per layer (recurrent plans visit a layer
-several times, each time with other keys and values)."""
+several times, each time with other keys and values).
 
+`Cache` grows with the longest hypothesis: all rows are at the same word. In a `FixedCache` every row is at a word of
+its own, and nothing ever moves: rows can take words back, and a step is the same computation whatever its position,
+which is what CUDA graphs replay.
+"""
+
+import torch
 from torch import Tensor
 
 GROWTH = 64
@@ -27,14 +33,14 @@ class Slot:
         self.values: Tensor | None = None
         self.memory, self.context = Held(), Held()
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds (R, n, H, d) keys and values and gives all so far."""
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Adds (R, n, H, d) keys and values and gives all so far; and which of them each query sees, if not all."""
         end = self.length + key.shape[1]
         self.keys, self.values = grown(self.keys, key, end), grown(self.values, value, end)
         self.keys[:, self.length : end] = key
         self.values[:, self.length : end] = value
         self.length = end
-        return self.keys[:, :end], self.values[:, :end]
+        return self.keys[:, :end], self.values[:, :end], None
 
     def reorder(self, rows: Tensor, sentences_change: bool) -> None:
         if self.keys is not None and self.values is not None:
@@ -66,3 +72,59 @@ class Cache:
     def reorder(self, rows: Tensor, sentences_change: bool) -> None:
         for slot in self.slots:
             slot.reorder(rows, sentences_change)
+
+
+class FixedSlot:
+    """As `Slot`, (R, T, H, d) from the beginning; words are written where the cache says they stand."""
+
+    def __init__(self, cache: "FixedCache") -> None:
+        self.cache = cache
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.memory, self.context = Held(), Held()
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        cache = self.cache
+        if self.keys is None or self.values is None:
+            shape = (key.shape[0], cache.room, *key.shape[2:])
+            self.keys, self.values = key.new_zeros(shape), value.new_zeros(shape)
+        self.keys[cache.rows, cache.positions] = key
+        self.values[cache.rows, cache.positions] = value
+        return self.keys[:, : cache.used], self.values[:, : cache.used], cache.seen
+
+
+class FixedCache:
+    """Slots with room for `room` words in each of R rows."""
+
+    rows: Tensor
+    """(R, 1)"""
+    positions: Tensor
+    """(R, q) where the words of this pass stand."""
+    seen: Tensor
+    """(R, 1, q, used) which words each of them sees: those not after it."""
+    used: int
+    """Places that may hold a word."""
+
+    def __init__(self, steps: int, room: int) -> None:
+        self.room = room
+        self.slots = [FixedSlot(self) for _ in range(steps)]
+
+    def stand_at(self, positions: Tensor) -> None:
+        """Where the words of the next pass stand, (R, q)."""
+        self.rows = torch.arange(len(positions), device=positions.device)[:, None]
+        self.positions = positions
+        # the host knows how far a CPU has got; to ask a GPU would make it wait
+        self.used = self.room if positions.is_cuda else int(positions.max()) + 1
+        self.seen = (torch.arange(self.used, device=positions.device) <= positions[:, :, None])[:, None]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on with what row rows[i] was; there may be fewer."""
+        for slot in self.slots:
+            if slot.keys is not None and slot.values is not None:
+                slot.keys, slot.values = slot.keys[rows], slot.values[rows]
+            slot.memory.reorder(rows)
+            slot.context.reorder(rows)
+
+
+AnySlot = Slot | FixedSlot
+AnyCache = Cache | FixedCache

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anydepth.config_class import config
 from anydepth.nn.attention import CrossAttention, Sees, SelfAttention
-from anydepth.nn.cache import Slot
+from anydepth.nn.cache import AnySlot
 from anydepth.nn.context import ContextAttention, NormedCrossAttention
 
 COMPILER: dict[str, Any] = {"triton.mix_order_reduction": False}
@@ -86,7 +86,7 @@ class Layer(nn.Module):
         sees: Sees,
         memory: Tensor | None = None,
         sees_memory: Sees | None = None,
-        slot: Slot | None = None,
+        slot: AnySlot | None = None,
         context: Tensor | None = None,
     ) -> Tensor:
         """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, or None for 1."""
@@ -94,7 +94,7 @@ class Layer(nn.Module):
         return self.finish(x, gate, memory, sees_memory, slot, context)
 
     def begin(
-        self, x: Tensor, gate: Tensor | None, sees: Sees, slot: Slot | None = None, context: Tensor | None = None
+        self, x: Tensor, gate: Tensor | None, sees: Sees, slot: AnySlot | None = None, context: Tensor | None = None
     ) -> Tensor:
         """Self-attention: what, in a decoder, does not depend on the source."""
         branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
@@ -109,7 +109,7 @@ class Layer(nn.Module):
         gate: Tensor | None,
         memory: Tensor | None,
         sees_memory: Sees | None,
-        slot: Slot | None = None,
+        slot: AnySlot | None = None,
         context: Tensor | None = None,
     ) -> Tensor:
         """Cross-attention, where there is a memory, and feed-forward."""

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anydepth.nn.attention import Sees
 from anydepth.nn.bridge import Memory
-from anydepth.nn.cache import Cache, Slot
+from anydepth.nn.cache import AnyCache, AnySlot
 from anydepth.nn.layers import COMPILER, Layer, LayerConfig
 from anydepth.nn.mix import LinearMix
 from anydepth.plan import Plan
@@ -37,7 +37,7 @@ class Stack(nn.Module):
         sees: Sees,
         memories: Sequence[Memory] | None = None,
         sees_memory: Sees | None = None,
-        cache: Cache | None = None,
+        cache: AnyCache | None = None,
     ) -> Iterator[Tensor]:
         """x_0 … x_K. To exit early, stop asking.
 
@@ -63,7 +63,7 @@ class Stack(nn.Module):
         sees: Sees,
         memory: Memory | None = None,
         sees_memory: Sees | None = None,
-        slot: Slot | None = None,
+        slot: AnySlot | None = None,
     ) -> Tensor:
         """One layer: x + z · F_l(x)."""
         state, context = memory or (None, None)

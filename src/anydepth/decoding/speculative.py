@@ -1,0 +1,139 @@
+"""Greedy search by rounds: a shallow exit of the model drafts a few words, one after the other; the full depth reads
+all of them in one pass, keeps those it would have chosen itself, and adds the next. What comes out is what plain greedy
+search finds, word for word; only the time differs. With no words drafted, a round is a step of plain greedy search.
+
+Rows accept different numbers of words, so each stands at a position of its own. Nothing in a round depends on numbers
+that the host would have to read: on a GPU it could be one CUDA graph.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from anydepth.decoding.decoder import Hypothesis, hypothesis, next_log_probabilities, normalise, steps_between_checks
+
+
+class Drafter(Protocol):
+    """One growing hypothesis in each of R rows; what it holds of a word is overwritten when another takes its place."""
+
+    def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """(R, 1) words at their places → (R, 1, D) the state that the shallow exit has of them."""
+        ...
+
+    def exit(self, states: Tensor) -> Tensor:
+        """(R, 1, D) such states → (R, V) logits of the next word."""
+        ...
+
+    def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
+        """(R, q) words at their places, and what was read of them → (R, q, V) logits of the full depth."""
+        ...
+
+    def reorder(self, rows: Tensor) -> None:
+        """From now on, row i continues what row `rows[i]` was; there are fewer than before."""
+        ...
+
+
+@dataclass
+class Rows:
+    """What R sentences have so far."""
+
+    sentences: Tensor
+    """(R,) which sentence of the batch."""
+    tokens: Tensor
+    """(R, longest + drafts + 1) the words found, and behind them what a round has written and not kept."""
+    lengths: Tensor
+    """(R,) words found."""
+    limits: Tensor
+    """(R,) words allowed."""
+    last: Tensor
+    """(R,) the last word: bos at first."""
+    log_probabilities: Tensor
+    """(R,) of what was found."""
+    running: Tensor
+    """(R,) whether the sentence goes on."""
+
+    def take(self, rows: Tensor) -> "Rows":
+        return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+@dataclass
+class Outcome:
+    found: list[Hypothesis]
+    rounds: int
+    """Rounds of the rows, counted while they ran."""
+    words: int
+    """Words found in them: divided by the rounds, how many a round gives."""
+
+
+@torch.no_grad()
+def speculate(
+    decoder: Drafter, bos: int, eos: int, pad: int, max_lengths: Tensor, drafts: int, length_penalty: float = 1.0
+) -> Outcome:
+    """The most probable word at every step, `drafts` words drafted a round. `max_lengths` (B,) lies on the device."""
+    device, batch = max_lengths.device, len(max_lengths)
+    rows = Rows(
+        sentences=torch.arange(batch, device=device),
+        tokens=torch.full((batch, int(max_lengths.max()) + drafts + 1), pad, device=device),
+        lengths=torch.zeros_like(max_lengths),
+        limits=max_lengths,
+        last=torch.full((batch,), bos, device=device),
+        log_probabilities=torch.zeros(batch, device=device),
+        running=torch.ones(batch, dtype=torch.bool, device=device),
+    )
+    found: dict[int, Hypothesis] = {}
+    rounds, words, count = torch.zeros((), dtype=torch.long, device=device), 0, 0
+    while len(rows.last):
+        rounds += rows.running.sum()
+        play_round(decoder, rows, bos, eos, pad, drafts)
+        count += 1
+        if count % steps_between_checks(device):
+            continue
+        staying = rows.running.nonzero().squeeze(1)
+        if len(staying) <= 0.75 * len(rows.running):  # dropping rows copies the caches: not for every single one
+            done = rows.take((~rows.running).nonzero().squeeze(1))
+            found |= read(done, eos, length_penalty)
+            words += int(done.lengths.sum())
+            rows = rows.take(staying)
+            if len(staying):
+                decoder.reorder(staying)
+    return Outcome([found[sentence] for sentence in range(batch)], int(rounds), words)
+
+
+def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, drafts: int) -> None:
+    """Drafts words, judges them, and lengthens the rows by those kept and one more."""
+    places = rows.lengths[:, None] + torch.arange(drafts + 1, device=rows.lengths.device)
+    words, states = [rows.last[:, None]], []
+    for k in range(drafts + 1):
+        states.append(decoder.read(words[k], places[:, k : k + 1]))
+        if k < drafts:
+            words.append(next_log_probabilities(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
+    drafted = torch.cat(words, dim=1)
+    logits = decoder.judge(drafted, states, places)
+    log_probabilities = next_log_probabilities(logits.flatten(0, 1), bos, eos, pad).view(logits.shape)
+    gains, chosen = log_probabilities.max(dim=-1)
+
+    agreed = (drafted[:, 1:] == chosen[:, :-1]).long().cumprod(dim=1).sum(dim=1)
+    ends = (chosen == eos).long().cumsum(dim=1)
+    before_end = (ends - (chosen == eos).long() == 0).long().sum(dim=1)  # words up to the first end mark, with it
+    kept = torch.minimum(torch.minimum(agreed + 1, before_end), rows.limits - rows.lengths).where(rows.running, 0)
+
+    order = torch.arange(drafts + 1, device=kept.device)
+    rows.tokens.scatter_(1, places.where(rows.running[:, None], rows.tokens.shape[1] - 1), chosen)
+    rows.log_probabilities += gains.masked_fill(order >= kept[:, None], 0.0).sum(dim=1)
+    rows.lengths += kept
+    rows.last = chosen.gather(1, (kept - 1).clamp(min=0)[:, None]).squeeze(1).where(rows.running, rows.last)
+    rows.running = rows.running & (rows.last != eos) & (rows.lengths < rows.limits)
+
+
+def read(rows: Rows, eos: int, length_penalty: float) -> dict[int, Hypothesis]:
+    """To Python: what each sentence has."""
+    scores = normalise(rows.log_probabilities, rows.lengths, length_penalty)
+    columns = [
+        column.tolist() for column in (rows.sentences, rows.tokens, rows.lengths, scores, rows.log_probabilities)
+    ]
+    return {
+        sentence: hypothesis(tokens[:length], eos, score, total)
+        for sentence, tokens, length, score, total in zip(*columns)
+    }

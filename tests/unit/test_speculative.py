@@ -1,0 +1,129 @@
+"""Speculative decoding finds what plain greedy search finds, whatever is drafted."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import BOS, FULL, PAD, Cli, random_batch, tiny_translator
+
+from anydepth.decoding.greedy import greedy
+from anydepth.decoding.speculative import Outcome, speculate
+from anydepth.depth import DepthConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
+from anydepth.drafter import TranslatorDrafter
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.plan import Plan
+
+SOURCE = random_batch([(n % 7 + 2, 2) for n in range(24)]).source
+LIMITS = torch.tensor([3 + n % 11 for n in range(24)])
+GOLDEN = Path(__file__).parent.parent / "golden" / "model"
+END = 7
+"""Random models like some words more than the end mark: let one of those be it."""
+
+
+def model(depth: DepthConfig, **settings: object) -> Translator:
+    made = tiny_translator(depth, **settings).double()
+    torch.nn.init.normal_(made.output.weight, std=0.05)  # weak words: otherwise greedy search only repeats one
+    return made
+
+
+def plain(translator: Translator, rows: slice = slice(None)) -> list[list[int]]:
+    found = greedy(translator.start(SOURCE[rows], translator.plan()), BOS, END, PAD, LIMITS[rows])
+    return [one.tokens for one in found]
+
+
+def drafted(translator: Translator, draft: Plan, words: int, rows: slice = slice(None)) -> Outcome:
+    room = int(LIMITS.max()) + words + 1
+    drafter = TranslatorDrafter(translator, SOURCE[rows], translator.plan(), draft, room)
+    return speculate(drafter, BOS, END, PAD, LIMITS[rows], words)
+
+
+@pytest.mark.parametrize("words", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    "depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft")], ids=str
+)
+def test_every_draft_gives_what_greedy_search_gives(depth: DepthConfig, words: int) -> None:
+    translator = model(depth)
+    expected = plain(translator)
+    assert len({tuple(tokens) for tokens in expected}) > 8
+    assert len({len(tokens) for tokens in expected}) > 3
+    for draft in translator.decoder_depth.plans().values():
+        outcome = drafted(translator, draft, words)
+        assert [one.tokens for one in outcome.found] == expected, draft
+
+
+def test_scores_are_those_of_greedy_search() -> None:
+    translator = model(PrefixConfig())
+    expected = greedy(translator.start(SOURCE, translator.plan()), BOS, END, PAD, LIMITS)
+    for ours, theirs in zip(drafted(translator, Plan((0,)), 3).found, expected):
+        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-5)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+
+
+def test_batch_mates_do_not_matter() -> None:
+    translator = model(PrefixConfig())
+    together = [one.tokens for one in drafted(translator, Plan((0, 1)), 3).found]
+    for n in range(0, 24, 5):
+        (alone,) = drafted(translator, Plan((0, 1)), 3, slice(n, n + 1)).found
+        assert alone.tokens == together[n]
+
+
+def test_a_draft_that_is_always_right_saves_rounds() -> None:
+    """The full depth as its own draft: every word is accepted, so that a round gives four."""
+    translator = model(PrefixConfig())
+    outcome = drafted(translator, translator.plan().decoder, 3)
+    longest = [len(tokens) for tokens in plain(translator)]
+    words = [min(length + 1, limit) for length, limit in zip(longest, LIMITS.tolist())]  # the end mark too
+    assert outcome.words == sum(words)
+    assert outcome.rounds == sum(-(-count // 4) for count in words)
+
+
+def test_only_the_layers_above_the_draft_judge() -> None:
+    """Layer calls: each of 1 + drafts words passes the layer below once, a round passes the layers above once."""
+    translator = model(PrefixConfig())
+    calls = dict.fromkeys(range(4), 0)
+    for number, layer in enumerate(translator.decoder.layers):
+        layer.register_forward_hook(lambda *_, number=number: calls.__setitem__(number, calls[number] + 1))
+    outcome = drafted(translator, Plan((0,)), 3, slice(0, 1))
+    assert [calls[n] for n in range(4)] == [4 * outcome.rounds, *[outcome.rounds] * 3]
+
+
+def test_positions_may_run_out_while_drafting() -> None:
+    translator = model(PrefixConfig(), max_positions=14)
+    limits = torch.full((24,), 14)
+    drafter = TranslatorDrafter(translator, SOURCE, translator.plan(), Plan((0,)), 14 + 5)
+    found = speculate(drafter, BOS, 99, PAD, limits, 4).found
+    expected = greedy(translator.start(SOURCE, translator.plan()), BOS, 99, PAD, limits)
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+    assert {len(one.tokens) for one in found} == {14}
+
+
+def test_dlcl_is_refused() -> None:
+    config = tiny_translator(FULL).config
+    translator = replace(config, decoder=replace(config.decoder, mix="dlcl")).build(23, 23, PAD).eval()
+    with pytest.raises(UserError, match="DLCL"):
+        TranslatorDrafter(translator, SOURCE, translator.plan(), Plan((0,)), 20)
+
+
+def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
+    text = tmp_path / "text"
+    text.write_text("the first of May\ntwenty-three euros\n\nMonday, 4 July 2011\n")
+    plain = cli("translate", GOLDEN, text, "--beam", 1)
+    assert plain[0] == 0
+    for words in (1, 6):
+        assert cli("translate", GOLDEN, text, "--speculate", "--draft", 1, "--draft-words", words) == plain
+    for wrong, message in (
+        (["--speculate", "--beam", 4], "speculate: drafts what greedy search finds; set beam to 1"),
+        (["--draft-words", 4], "--draft-words is for speculation: give --speculate as well"),
+        (["--speculate", "--draft", 2], "draft 2: for 2-2 this run can draft at 1 decoder layers"),
+        (["--speculate", "--depth", "2-1"], "draft 1: for 2-1 this run can draft at no shallower depth"),
+        (["--speculate", "--engine", "ctranslate2"], "--speculate: not with --engine ctranslate2"),
+    ):
+        code, _, error = cli("translate", GOLDEN, text, *wrong)
+        assert code == 2
+        assert message in error
