@@ -18,25 +18,34 @@ class TranslatorDrafter:
     those of the full depth, which runs only the layers above. Otherwise (sub-networks) the draft has caches of its own.
     """
 
-    def __init__(self, model: Translator, source: Tensor, plans: Plans, draft: Plan, room: int, key: str = "") -> None:
-        """(B, S) padded sources; `room` words at most in a row, drafted ones included."""
+    def __init__(self, model: Translator, plans: Plans, draft: Plan, room: int, key: str = "") -> None:
+        """`room` words at most in a row, drafted ones included."""
         if model.decoder.mix is not None:
             raise UserError("speculate: with DLCL the layers above a draft read all states below it, not its last one")
-        model.source.check_length(source.shape[1])
-        self.model, self.sees = model, Padded((source != model.pad)[:, None, None, :])
+        self.model, self.plans, self.key = model, plans, key
         self.shared = draft.layers == plans.decoder.layers[: len(draft)]
-        memories, gates = self.encode(source, plans, key)
-        own = (memories, gates) if self.shared else self.encode(source, plans._replace(decoder=draft), key)
-        self.low = Part(draft, *own, room)
-        above = len(draft) if self.shared else 0
-        rest = Plan(plans.decoder.layers[above:])
-        self.high = Part(rest, memories[above:], None if gates is None else gates[above:], room)
+        self.low = Part(draft, room)
+        self.high = Part(Plan(plans.decoder.layers[len(draft) :]) if self.shared else plans.decoder, room)
 
-    def encode(self, source: Tensor, plans: Plans, key: str) -> tuple[list[Memory], Tensor | None]:
-        """What the decoder's steps read, and their gates."""
+    def open(self, source: Tensor) -> "TranslatorDrafter":
+        """Reads (R, S) padded sources, and prepares them for the decoder's attention."""
+        model, plans = self.model, self.plans
+        model.source.check_length(source.shape[1])
+        self.sees = Padded((source != model.pad)[:, None, None, :])
+        if self.shared:
+            steps = self.encode(source, plans)
+            self.low.reads(model, steps[: len(self.low.plan)])
+            self.high.reads(model, steps[len(self.low.plan) :])
+        else:
+            self.low.reads(model, self.encode(source, plans._replace(decoder=self.low.plan)))
+            self.high.reads(model, self.encode(source, plans))
+        return self
+
+    def encode(self, source: Tensor, plans: Plans) -> list["Step"]:
         positions = torch.arange(source.shape[1], device=source.device)[None]
-        encoder_gates, decoder_gates = self.model.gates(plans, key, source)
-        return self.model.encode(source, positions, self.sees, plans, encoder_gates), decoder_gates
+        encoder_gates, gates = self.model.gates(plans, self.key, source)
+        memories = self.model.encode(source, positions, self.sees, plans, encoder_gates)
+        return list(zip(memories, [None] * len(memories) if gates is None else gates))
 
     def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
         return self.run(self.low, self.embed(tokens, positions), positions)
@@ -51,10 +60,8 @@ class TranslatorDrafter:
     def reorder(self, rows: Tensor) -> None:
         assert self.sees.keys is not None
         self.sees = Padded(self.sees.keys[rows])
-        for part in (self.low, self.high):
-            part.cache.reorder(rows)
-            if part.gates is not None and part.gates.dim() > 1:  # each sentence has its own
-                part.gates = part.gates[:, rows]
+        self.low.reorder(rows)
+        self.high.reorder(rows)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         # words drafted beyond the last position are never kept
@@ -68,9 +75,26 @@ class TranslatorDrafter:
         return x
 
 
+Step = tuple[Memory, Tensor | None]
+"""What a decoder step reads, and its gate."""
+
+
 class Part:
     """Some steps of the decoder, with what they read and remember."""
 
-    def __init__(self, plan: Plan, memories: list[Memory], gates: Tensor | None, room: int) -> None:
-        self.plan, self.memories, self.gates = plan, memories, gates
-        self.cache = FixedCache(len(plan), room)
+    def __init__(self, plan: Plan, room: int) -> None:
+        self.plan, self.cache = plan, FixedCache(len(plan), room)
+        self.memories: list[Memory] = []
+        self.gates: Tensor | None = None
+
+    def reads(self, model: Translator, steps: list[Step]) -> None:
+        self.memories = [memory for memory, _ in steps]
+        gates = [gate for _, gate in steps if gate is not None]
+        self.gates = torch.stack(gates) if gates else None
+        for layer, memory, slot in zip(self.plan.layers, self.memories, self.cache.slots):
+            model.decoder.hold(layer, slot, memory)
+
+    def reorder(self, rows: Tensor) -> None:
+        self.cache.reorder(rows)
+        if self.gates is not None and self.gates.dim() > 1:  # each sentence has its own
+            self.gates = self.gates[:, rows]

@@ -233,7 +233,7 @@ class Run:
         if decoding.speculate:
             draft = self.draft(plans, key, decoding.draft)
             room = int(max_lengths.max()) + decoding.draft_words + 1
-            drafter = TranslatorDrafter(self.translator, padded, plans, draft, room, key)
+            drafter = TranslatorDrafter(self.translator, plans, draft, room, key).open(padded)
             found = speculate(drafter, *marks, max_lengths, decoding.draft_words, decoding.length_penalty).found
             return [[best] for best in found]
         return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)

@@ -39,7 +39,7 @@ def plain(translator: Translator, rows: slice = slice(None)) -> list[list[int]]:
 
 def drafted(translator: Translator, draft: Plan, words: int, rows: slice = slice(None)) -> Outcome:
     room = int(LIMITS.max()) + words + 1
-    drafter = TranslatorDrafter(translator, SOURCE[rows], translator.plan(), draft, room)
+    drafter = TranslatorDrafter(translator, translator.plan(), draft, room).open(SOURCE[rows])
     return speculate(drafter, BOS, END, PAD, LIMITS[rows], words)
 
 
@@ -96,7 +96,7 @@ def test_only_the_layers_above_the_draft_judge() -> None:
 def test_positions_may_run_out_while_drafting() -> None:
     translator = model(PrefixConfig(), max_positions=14)
     limits = torch.full((24,), 14)
-    drafter = TranslatorDrafter(translator, SOURCE, translator.plan(), Plan((0,)), 14 + 5)
+    drafter = TranslatorDrafter(translator, translator.plan(), Plan((0,)), 14 + 5).open(SOURCE)
     found = speculate(drafter, BOS, 99, PAD, limits, 4).found
     expected = greedy(translator.start(SOURCE, translator.plan()), BOS, 99, PAD, limits)
     assert [one.tokens for one in found] == [one.tokens for one in expected]
@@ -107,7 +107,7 @@ def test_dlcl_is_refused() -> None:
     config = tiny_translator(FULL).config
     translator = replace(config, decoder=replace(config.decoder, mix="dlcl")).build(23, 23, PAD).eval()
     with pytest.raises(UserError, match="DLCL"):
-        TranslatorDrafter(translator, SOURCE, translator.plan(), Plan((0,)), 20)
+        TranslatorDrafter(translator, translator.plan(), Plan((0,)), 20)
 
 
 def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:

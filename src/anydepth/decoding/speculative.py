@@ -3,7 +3,7 @@ all of them in one pass, keeps those it would have chosen itself, and adds the n
 search finds, word for word; only the time differs. With no words drafted, a round is a step of plain greedy search.
 
 Rows accept different numbers of words, so each stands at a position of its own. Nothing in a round depends on numbers
-that the host would have to read: on a GPU it could be one CUDA graph.
+that the host would have to read: on a GPU it is one CUDA graph (decoding/recorded.py).
 """
 
 from dataclasses import dataclass
@@ -53,6 +53,28 @@ class Rows:
     """(R,) of what was found."""
     running: Tensor
     """(R,) whether the sentence goes on."""
+    rounds: Tensor
+    """(R,) rounds it has taken part in."""
+
+    @classmethod
+    def new(cls, limits: Tensor, longest: int, drafts: int, bos: int, pad: int) -> "Rows":
+        """Of sentences with so many words allowed, of which none has more than `longest`."""
+        (batch,), device = limits.shape, limits.device
+        return cls(
+            sentences=torch.arange(batch, device=device),
+            tokens=torch.full((batch, longest + drafts + 1), pad, device=device),
+            lengths=torch.zeros_like(limits),
+            limits=limits,
+            last=torch.full_like(limits, bos),
+            log_probabilities=torch.zeros(batch, device=device),
+            running=limits > 0,
+            rounds=torch.zeros_like(limits),
+        )
+
+    def become(self, other: "Rows") -> None:
+        """The same places, other contents."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name).copy_(getattr(other, name))
 
     def take(self, rows: Tensor) -> "Rows":
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
@@ -72,33 +94,22 @@ def speculate(
     decoder: Drafter, bos: int, eos: int, pad: int, max_lengths: Tensor, drafts: int, length_penalty: float = 1.0
 ) -> Outcome:
     """The most probable word at every step, `drafts` words drafted a round. `max_lengths` (B,) lies on the device."""
-    device, batch = max_lengths.device, len(max_lengths)
-    rows = Rows(
-        sentences=torch.arange(batch, device=device),
-        tokens=torch.full((batch, int(max_lengths.max()) + drafts + 1), pad, device=device),
-        lengths=torch.zeros_like(max_lengths),
-        limits=max_lengths,
-        last=torch.full((batch,), bos, device=device),
-        log_probabilities=torch.zeros(batch, device=device),
-        running=torch.ones(batch, dtype=torch.bool, device=device),
-    )
-    found: dict[int, Hypothesis] = {}
-    rounds, words, count = torch.zeros((), dtype=torch.long, device=device), 0, 0
+    rows = Rows.new(max_lengths, int(max_lengths.max()), drafts, bos, pad)
+    found, rounds, words, count = dict[int, Hypothesis](), 0, 0, 0
     while len(rows.last):
-        rounds += rows.running.sum()
         play_round(decoder, rows, bos, eos, pad, drafts)
         count += 1
-        if count % steps_between_checks(device):
+        if count % steps_between_checks(max_lengths.device):
             continue
         staying = rows.running.nonzero().squeeze(1)
         if len(staying) <= 0.75 * len(rows.running):  # dropping rows copies the caches: not for every single one
             done = rows.take((~rows.running).nonzero().squeeze(1))
             found |= read(done, eos, length_penalty)
-            words += int(done.lengths.sum())
+            rounds, words = rounds + int(done.rounds.sum()), words + int(done.lengths.sum())
             rows = rows.take(staying)
             if len(staying):
                 decoder.reorder(staying)
-    return Outcome([found[sentence] for sentence in range(batch)], int(rounds), words)
+    return Outcome([found[sentence] for sentence in range(len(max_lengths))], rounds, words)
 
 
 def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, drafts: int) -> None:
@@ -122,9 +133,10 @@ def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, draft
     order = torch.arange(drafts + 1, device=kept.device)
     rows.tokens.scatter_(1, places.where(rows.running[:, None], rows.tokens.shape[1] - 1), chosen)
     rows.log_probabilities += gains.masked_fill(order >= kept[:, None], 0.0).sum(dim=1)
+    rows.rounds += rows.running
     rows.lengths += kept
-    rows.last = chosen.gather(1, (kept - 1).clamp(min=0)[:, None]).squeeze(1).where(rows.running, rows.last)
-    rows.running = rows.running & (rows.last != eos) & (rows.lengths < rows.limits)
+    rows.last.copy_(chosen.gather(1, (kept - 1).clamp(min=0)[:, None]).squeeze(1).where(rows.running, rows.last))
+    rows.running &= (rows.last != eos) & (rows.lengths < rows.limits)
 
 
 def read(rows: Rows, eos: int, length_penalty: float) -> dict[int, Hypothesis]:

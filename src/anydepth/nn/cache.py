@@ -108,14 +108,17 @@ class FixedCache:
     def __init__(self, steps: int, room: int) -> None:
         self.room = room
         self.slots = [FixedSlot(self) for _ in range(steps)]
+        self.places: Tensor | None = None
 
     def stand_at(self, positions: Tensor) -> None:
         """Where the words of the next pass stand, (R, q)."""
-        self.rows = torch.arange(len(positions), device=positions.device)[:, None]
+        if self.places is None or len(self.rows) != len(positions):
+            self.places = torch.arange(self.room, device=positions.device)
+            self.rows = torch.arange(len(positions), device=positions.device)[:, None]
         self.positions = positions
         # the host knows how far a CPU has got; to ask a GPU would make it wait
         self.used = self.room if positions.is_cuda else int(positions.max()) + 1
-        self.seen = (torch.arange(self.used, device=positions.device) <= positions[:, :, None])[:, None]
+        self.seen = (self.places[: self.used] <= positions[:, :, None])[:, None]
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on with what row rows[i] was; there may be fewer."""

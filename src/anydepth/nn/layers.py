@@ -126,6 +126,13 @@ class Layer(nn.Module):
         branch = self.feed_forward(self.enter(x, self.ffn_norm))
         return self.leave(x, branch, gate, self.ffn_norm)
 
+    def hold(self, slot: AnySlot, memory: Tensor | None, context: Tensor | None) -> None:
+        """Prepares what the words of a translation will attend to, before the first of them comes."""
+        if self.cross is not None and memory is not None:
+            slot.memory.pair = self.cross.keys_and_values(memory)
+        if self.context is not None and context is not None:
+            slot.context.pair = self.context.attention.keys_and_values(context)
+
     def enter(self, x: Tensor, norm: nn.Module) -> Tensor:
         return norm(x) if self.norm_first else x
 

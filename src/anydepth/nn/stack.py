@@ -77,6 +77,12 @@ class Stack(nn.Module):
         """The rest of a decoder layer that was begun."""
         return self.run(Layer.finish, layer, x, gate, memory.state, sees_memory, None, memory.context)
 
+    def hold(self, layer: int, slot: AnySlot, memory: Memory) -> None:
+        """Prepares the memory for a layer's attention ahead of the first word."""
+        chosen = self.layers[layer]
+        assert isinstance(chosen, Layer)
+        chosen.hold(slot, memory.state, memory.context)
+
     def run(self, part: Callable[..., Tensor], layer: int, *given: Any) -> Tensor:
         if not self.training:
             return part(self.layers[layer], *given)
