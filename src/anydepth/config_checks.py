@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from anydepth.data.batching import BatchingConfig
 from anydepth.data.corpora import BuiltinNotices, DataConfig, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
@@ -70,6 +71,16 @@ def check_corpora(model: ModelConfig, data: DataConfig) -> None:
         raise ValueError("data.tags: a masked language model reads text without tags")
     if alone and data.pairs != "translations":
         raise ValueError("data.pairs: a masked language model reads text, not pairs")
+
+
+def check_sentences(model: ModelConfig, data: DataConfig, batching: BatchingConfig) -> None:
+    """A hierarchical encoder finds its sentences by their end marks, in padded batches."""
+    if not getattr(model, "sentence_layers", 0):
+        return
+    if not data.sentences:
+        raise ValueError("data.sentences: model.sentence_layers needs the end marks of sentences; set it to true")
+    if batching.layout == "packed":
+        raise ValueError("batching.layout: model.sentence_layers reads padded batches alone")
 
 
 def check_tokenizer(model: ModelConfig, tokenizer: TokenizerConfig) -> None:

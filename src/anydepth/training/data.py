@@ -77,7 +77,8 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
     dev = tokenize_all(config.data, "dev", tokenizers, out / "data")
     layout = config.batching.layout
     if layout == "auto":
-        layout = "packed" if ranks.device.type == "cuda" and config.training.precision != "fp32" else "padded"
+        fast = ranks.device.type == "cuda" and config.training.precision != "fp32"
+        layout = "packed" if fast and not getattr(config.model, "sentence_layers", 0) else "padded"
     if layout == "packed" and ranks.device.type == "cuda" and config.training.precision == "fp32":
         raise UserError('batching.layout: packed batches need training.precision = "bf16" on a GPU')
     batching = replace(config.batching, layout=layout)
