@@ -31,9 +31,9 @@ Progress = Callable[[int, int], None]
 
 SEARCH_TOKENS = 16_384
 """Source tokens searched together at most, padding included: long texts come in smaller batches."""
-ONE = {"n_best": 1}
 SCORE_TOKENS = 4_096
 """Target tokens scored together at most: each has a logit for every word."""
+ONE = {"n_best": 1}
 
 
 class Translation(NamedTuple):
@@ -180,35 +180,23 @@ class Run:
 
         return describe_plan(self.model, self.plan(depth))
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        depth: str | None = None,
-        *,
-        key: str = "",
-        progress: Progress | None = None,
-        **settings: Any,
-    ) -> list[str]:
-        """The best translation of each text.
+    def translate(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:
+        """The best translation of each text. For `settings`, also `key` and `progress`, see `outputs`."""
+        return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
-        `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
-        temperature, seed and so on; None leaves one as it is.
-        """
+    def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
+        """The `n_best` translations of each text."""
         self.check_task("translations")
-        return [best.text for (best,) in self.outputs(texts, depth, key=key, progress=progress, **settings | ONE)]
+        return self.outputs(texts, depth, **settings)
 
-    def summarize(
-        self,
-        texts: Sequence[str],
-        depth: str | None = None,
-        *,
-        key: str = "",
-        progress: Progress | None = None,
-        **settings: Any,
-    ) -> list[str]:
-        """The best summary of each document, of which the first `data.max_source` tokens are read; see `translate`."""
+    def summarize(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:
+        """The best summary of each document, of which the first `data.max_source` tokens are read."""
+        return [best.text for (best,) in self.summaries(texts, depth, **settings | ONE)]
+
+    def summaries(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
+        """The `n_best` summaries of each document."""
         self.check_task("summaries")
-        return [best.text for (best,) in self.outputs(texts, depth, key=key, progress=progress, **settings | ONE)]
+        return self.outputs(texts, depth, **settings)
 
     @torch.no_grad()
     def outputs(
@@ -222,7 +210,9 @@ class Run:
     ) -> list[list[Translation]]:
         """The `n_best` translations or summaries of each text, best first (samples: in the order drawn).
 
-        An empty text has one empty output. See `translate`.
+        `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
+        temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own. An empty text has one
+        empty output.
         """
         key, _ = key or self.key, self.translator
         plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
@@ -251,16 +241,6 @@ class Run:
         max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
         decoder = self.translator.start(padded, plans, key)
         return decode(decoder, target.bos, target.eos, target.pad, max_lengths, decoding, numbers)
-
-    def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` translations of each text: see `outputs`."""
-        self.check_task("translations")
-        return self.outputs(texts, depth, **settings)
-
-    def summaries(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` summaries of each document: see `outputs`."""
-        self.check_task("summaries")
-        return self.outputs(texts, depth, **settings)
 
     def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])
