@@ -211,8 +211,8 @@ class Run:
         """The `n_best` translations or summaries of each text, best first (samples: in the order drawn).
 
         `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
-        temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own. An empty text has one
-        empty output.
+        temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
+        An empty text has one empty output.
         """
         key, _ = key or self.key, self.translator
         plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
