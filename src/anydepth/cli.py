@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,12 +24,12 @@ from anydepth.verbs import (
     evaluate_masked,
     evaluate_run,
     notes_of,
+    print_outputs,
     progress_bar,
     progress_for,
     read_test_sets,
-    read_texts,
-    render,
     report_runs,
+    say_how_many_were_cut,
     show_grid,
 )
 
@@ -209,11 +210,9 @@ def translate(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
-    from anydepth.evaluation.files import write_atomically
     from anydepth.run import load
 
-    if output and not output.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {output.parent}")
+    check_output(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     for name, value in sampling.items():
         if value is not None and not sample:
@@ -225,8 +224,6 @@ def translate(
         if engine != "native":
             raise UserError(f"--speculate: not with --engine {engine}")
         beam = 1 if beam is None else beam
-    dialogue = file is None and sys.stdin.isatty()
-    texts = [] if dialogue else read_texts(file)
     loaded = load(run, device if engine == "native" else "cpu", settings=settings or ()).in_language(language)
     if engine == "ctranslate2":
         from anydepth.interop.ctranslate2 import CTranslate2Run
@@ -235,21 +232,45 @@ def translate(
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
     decoding["n_best"] = 1 if n_best is None else n_best
-    if dialogue:
-        for number, line in enumerate(sys.stdin, start=1):
-            found = loaded.translations([line.rstrip("\n")], depth, **decoding)
-            print(*render(found, n_best, number), sep="\n", flush=True)
-        return
-    with progress_bar("translating", visible=output is not None) as bar:
-        task = bar.add_task("", total=len(texts))
-        found = loaded.translations(
-            texts, depth, progress=lambda done, total: bar.update(task, completed=done), **decoding
-        )
-    lines = "".join(f"{line}\n" for line in render(found, n_best))
-    if output:
-        write_atomically(output, lines)
-    else:
-        sys.stdout.write(lines)
+    print_outputs(partial(loaded.translations, depth=depth, **decoding), file, n_best, output, "translating")
+
+
+@app.command()
+def summarize(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One document a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(help="Summaries per document, printed as line number, score and text with tabs between."),
+    ] = None,
+    batch: Batch = None,
+    min_length: Annotated[
+        int | None, typer.Option(help="Tokens of a summary, at least. Default: the recipe's.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a summary, at most. Default: the recipe's.")] = None,
+    language: Language = None,
+    settings: RunSettings = None,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+) -> None:
+    """Summarize documents, one a line, at any depth."""
+    from anydepth.run import load
+
+    check_output(output)
+    loaded = load(run, device, settings=settings or ()).in_language(language)
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "min_length": min_length, "max_length": max_length}
+    decoding["n_best"] = 1 if n_best is None else n_best
+    texts = print_outputs(partial(loaded.summaries, depth=depth, **decoding), file, n_best, output, "summarizing")
+    say_how_many_were_cut(loaded, texts)
+
+
+def check_output(output: Path | None) -> None:
+    if output and not output.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {output.parent}")
 
 
 @app.command()
@@ -290,9 +311,10 @@ def distill(
 def evaluate(
     run: RunFolder,
     source: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts to translate or summarize. Default: the recipe's test set."),
     ] = None,
-    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations or summaries.")] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Masked language model: text, one sentence a line, also .gz.")
     ] = None,
@@ -329,6 +351,8 @@ def evaluate(
             raise UserError("--data is for masked language models: give --source and --reference")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
+        if lowercase and loaded.config.data.pairs == "summaries":
+            raise UserError("--lowercase: ROUGE never looks at case")
         grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)
     show_grid(grid)
     print(f"The report is in {folder / 'report.html'}.")

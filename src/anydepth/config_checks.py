@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from anydepth.data.corpora import DataConfig, TextCorpus
+from anydepth.data.batching import BatchingConfig
+from anydepth.data.corpora import BuiltinNotices, DataConfig, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import MaskedLMConfig, ModelConfig
@@ -57,15 +58,29 @@ def stacks_of(model: ModelConfig) -> dict[str, StackConfig]:
 
 
 def check_corpora(model: ModelConfig, data: DataConfig) -> None:
-    """Translation learns from pairs, a masked language model from text."""
+    """Translation and summarization learn from pairs, a masked language model from text."""
     alone = isinstance(model, MaskedLMConfig)
     for split in ("train", "dev", "test"):
         for number, corpus in enumerate(getattr(data, split)):
+            if isinstance(corpus, BuiltinNotices) and data.pairs != "summaries":
+                raise ValueError(f'data.pairs: "summaries" is what {corpus.type} in data.{split}.{number} has')
             if isinstance(corpus, TextCorpus) != alone:
-                wanted = "text or builtin-text" if alone else "parallel, tsv, jsonl or builtin"
+                wanted = "text or builtin-text" if alone else "parallel, tsv, jsonl, builtin or builtin-notices"
                 raise ValueError(f"data.{split}.{number}.type: {corpus.type}, but {model.type} needs {wanted}")
     if alone and data.tags != "none":
         raise ValueError("data.tags: a masked language model reads text without tags")
+    if alone and data.pairs != "translations":
+        raise ValueError("data.pairs: a masked language model reads text, not pairs")
+
+
+def check_sentences(model: ModelConfig, data: DataConfig, batching: BatchingConfig) -> None:
+    """A hierarchical encoder finds its sentences by their end marks, in padded batches."""
+    if not getattr(model, "sentence_layers", 0):
+        return
+    if not data.sentences:
+        raise ValueError("data.sentences: model.sentence_layers needs the end marks of sentences; set it to true")
+    if batching.layout == "packed":
+        raise ValueError("batching.layout: model.sentence_layers reads padded batches alone")
 
 
 def check_tokenizer(model: ModelConfig, tokenizer: TokenizerConfig) -> None:

@@ -15,6 +15,7 @@ from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
 from anydepth.nn.cache import AnyCache, Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
+from anydepth.nn.hierarchy import read_by_sentence
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
 from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
@@ -70,6 +71,9 @@ class TranslatorConfig:
     """The target side."""
     bridge: BridgeConfig = LastStateConfig()
     """What decoder layers attend to: the encoder's last state, a mixture of all its states, or its blocks."""
+    sentence_layers: int = 0
+    """The first so many encoder layers read each sentence by itself, the others a document as a row of sentences: the
+    hierarchical Transformer of Wei et al. 2020, Appendix A. It needs data.sentences. 0 for one flat text."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position vectors: fixed waves or a learned table."""
     max_positions: int = 1024
@@ -84,6 +88,26 @@ class TranslatorConfig:
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             check_norm(self.layer, name, stack)
         self.bridge.check(self.layer, self.encoder, self.decoder)
+        if self.sentence_layers:
+            self.check_hierarchy()
+
+    def check_hierarchy(self) -> None:
+        """Sentence layers and those above read different things: neither can be left out, nor their states mixed."""
+        if not 0 < self.sentence_layers < self.encoder.layers:
+            raise ValueError(
+                f"sentence_layers must leave some of the {self.encoder.layers} encoder layers for documents, "
+                f"not {self.sentence_layers}"
+            )
+        if self.encoder.depth.type not in ("full", "rezero"):
+            raise ValueError(
+                f'sentence_layers: encoder.depth = "{self.encoder.depth.type}" may leave out all layers of sentences '
+                'or of documents; use "full", and flexible depth in the decoder alone'
+            )
+        if self.encoder.mix != "residual" or self.bridge.type != "last":
+            raise ValueError(
+                'sentence_layers: states of words and of sentences cannot be mixed; use encoder.mix = "residual" and '
+                'bridge.type = "last"'
+            )
 
     def build(self, source_vocabulary: int, target_vocabulary: int, pad: int) -> "Translator":
         return Translator(self, source_vocabulary, target_vocabulary, pad)
@@ -181,7 +205,11 @@ class Translator(Planned):
 
     def encode(self, source: Tensor, positions: Tensor, sees: Sees, plans: Plans, gates: Tensor | None) -> list[Memory]:
         """(B, S) words → what each decoder step attends to, (B, S, D) each."""
-        x, plan = self.source(source, positions), self.bridge.reads(plans)
+        plan, lower = self.bridge.reads(plans), self.config.sentence_layers
+        if lower:
+            top = read_by_sentence(source, self.pad, self.source, self.encoder, plan, gates, lower)
+            return self.bridge(lambda _: [top], plans.decoder)
+        x = self.source(source, positions)
         return self.bridge(lambda read: self.encoder.states(x, plan, gates, sees, read, sees), plans.decoder)
 
     def decode(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +14,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
 from anydepth.data.corpora import target_language
+from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.search import decode
@@ -34,10 +35,11 @@ SEARCH_TOKENS = 16_384
 """Source tokens searched together at most, padding included: long texts come in smaller batches."""
 SCORE_TOKENS = 4_096
 """Target tokens scored together at most: each has a logit for every word."""
+ONE = {"n_best": 1}
 
 
 class Translation(NamedTuple):
-    """One translation of a text."""
+    """One translation, or summary, of a text."""
 
     text: str
     score: float
@@ -161,10 +163,18 @@ class Run:
 
     @property
     def translator(self) -> Translator:
-        """The model, if it translates."""
+        """The model, if it is one with a decoder."""
         if not isinstance(self.model, Translator):
             raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not translate")
         return self.model
+
+    def check_task(self, wanted: Literal["translations", "summaries"]) -> None:
+        """Refuses to translate with a run that was trained to summarize, and the other way round."""
+        made = self.config.data.pairs if isinstance(self.model, Translator) else ""
+        if made != wanted:
+            verbs = {"translations": "translate", "summaries": "summarize"}
+            does = f"{verbs[made]}s" if made else f"is a {self.config.model.type}"
+            raise UserError(f"{self.folder or 'this run'} {does}: it does not {verbs[wanted]}")
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
         """What a depth costs: its layers, parameters, FLOPs and cache bytes."""
@@ -172,26 +182,26 @@ class Run:
 
         return describe_plan(self.model, self.plan(depth))
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        depth: str | None = None,
-        *,
-        key: str = "",
-        progress: Progress | None = None,
-        **settings: Any,
-    ) -> list[str]:
-        """The best translation of each text.
+    def translate(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:
+        """The best translation of each text. For `settings`, also `key` and `progress`, see `outputs`."""
+        return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
-        `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
-        temperature, seed and so on; None leaves one as it is.
-        """
-        settings["n_best"] = 1
-        found = self.translations(texts, depth, key=key, progress=progress, **settings)
-        return [best.text for (best,) in found]
+    def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
+        """The `n_best` translations of each text."""
+        self.check_task("translations")
+        return self.outputs(texts, depth, **settings)
+
+    def summarize(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:
+        """The best summary of each document, of which the first `data.max_source` tokens are read."""
+        return [best.text for (best,) in self.summaries(texts, depth, **settings | ONE)]
+
+    def summaries(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
+        """The `n_best` summaries of each document."""
+        self.check_task("summaries")
+        return self.outputs(texts, depth, **settings)
 
     @torch.no_grad()
-    def translations(
+    def outputs(
         self,
         texts: Sequence[str],
         depth: str | None = None,
@@ -200,9 +210,11 @@ class Run:
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
-        """The `n_best` translations of each text, best first (samples: in the order drawn). See `translate`.
+        """The `n_best` translations or summaries of each text, best first (samples: in the order drawn).
 
-        An empty text has one empty translation.
+        `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
+        temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
+        An empty text has one empty output.
         """
         key, _ = key or self.key, self.translator
         plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
@@ -291,14 +303,20 @@ class Run:
         return results
 
     def sources(self, texts: Sequence[str], key: str) -> list[list[int]]:
-        """Token ids of source texts, behind the tag of the target language if the run was trained with tags."""
-        encoded = self.tokenizers.source.encode(list(texts))
-        if self.config.data.tags == "none":
-            return encoded
-        if not key:
+        """Token ids of source texts as they were in training: behind the tag of the target language, if there were
+        tags, and cut where they were."""
+        return self.read_sources(texts, key).ids
+
+    def count_cut(self, texts: Sequence[str], key: str = "") -> int:
+        """Texts that are too long to be read to their end."""
+        return self.read_sources(texts, key or self.key).cut
+
+    def read_sources(self, texts: Sequence[str], key: str) -> Sources:
+        data, tokenizer = self.config.data, self.tokenizers.source
+        if data.tags != "none" and not key:
             raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
-        tag = self.tokenizers.source.tag(target_language(key))
-        return [[tag, *ids] for ids in encoded]
+        tag = [tokenizer.tag(target_language(key))] if data.tags != "none" else []
+        return encode_sources(texts, tokenizer, data, tag)
 
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]

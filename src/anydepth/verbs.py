@@ -53,6 +53,40 @@ def render(found: list[list["Translation"]], n_best: int | None, first: int = 1)
     ]
 
 
+def print_outputs(
+    decode: Callable[..., list[list["Translation"]]],
+    file: Path | None,
+    n_best: int | None,
+    output: Path | None,
+    title: str,
+) -> list[str]:
+    """What a run makes of the lines of a file, or of stdin, to stdout or another file; gives the lines back. At a
+    terminal every line is answered at once."""
+    from anydepth.evaluation.files import write_atomically
+
+    if file is None and sys.stdin.isatty():
+        for number, line in enumerate(sys.stdin, start=1):
+            print(*render(decode([line.rstrip("\n")]), n_best, number), sep="\n", flush=True)
+        return []
+    texts = read_texts(file)
+    with progress_bar(title, visible=output is not None) as bar:
+        task = bar.add_task("", total=len(texts))
+        found = decode(texts, progress=lambda done, total: bar.update(task, completed=done))
+    lines = "".join(f"{line}\n" for line in render(found, n_best))
+    if output:
+        write_atomically(output, lines)
+    else:
+        sys.stdout.write(lines)
+    return texts
+
+
+def say_how_many_were_cut(run: "Run", texts: Sequence[str], key: str = "") -> None:
+    """On stderr, where a run reads only the beginning of some texts."""
+    limit = run.config.data.max_source
+    if limit and (cut := run.count_cut(texts, key)):
+        print(f"anydepth: only the first {limit} tokens of {cut} of {len(texts)} texts were read", file=sys.stderr)
+
+
 def read_test_sets(
     run: Path,
     source: Path | None = None,
@@ -185,6 +219,9 @@ def fill_grid(
 
     lowercase = lowercase or run.config.tokenizer.lowercase
     settings: dict[str, Any] = {"beam": beam, "batch": batch, "out": folder, "lowercase": lowercase, "notes": notes}
+    settings["summaries"] = run.config.data.pairs == "summaries"
+    for key, (source, _) in test_sets.items():
+        say_how_many_were_cut(run, source, key)
     known = known_languages(run.config)
     if len(known) > 1 and "" not in test_sets:
         return evaluate_languages(run, test_sets, depths, progress=progress, **settings)

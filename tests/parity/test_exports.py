@@ -43,7 +43,10 @@ def random_run(depth: DepthConfig, **settings: Any) -> Run:
     for name, parameter in model.named_parameters():
         if "words" in name:  # weak words: otherwise greedy search only repeats one
             torch.nn.init.normal_(parameter, std=0.05)
-    return Run(replace(golden.config, model=model.config), model, golden.tokenizers, weights=GOLDEN / "config.toml")
+    data = replace(golden.config.data, sentences=model.config.sentence_layers > 0)
+    return Run(
+        replace(golden.config, data=data, model=model.config), model, golden.tokenizers, weights=GOLDEN / "config.toml"
+    )
 
 
 @pytest.mark.parametrize("depth", [*NORMAL, LatentConfig(inference="soft")], ids=str)
@@ -63,8 +66,9 @@ def test_unrolled_is_the_model_at_that_depth(depth: DepthConfig) -> None:
         (PrefixConfig(), {"norm": "none"}, "layers without normalisation"),
         (LatentConfig(inference="sample"), {}, "draws layers anew for every sentence"),
         (FULL, {"bridge": TransparentConfig()}, "a transparent encoder"),
+        (FULL, {"sentence_layers": 2}, "a hierarchical encoder"),
     ],
-    ids=["no norm", "sampled", "transparent"],
+    ids=["no norm", "sampled", "transparent", "hierarchical"],
 )
 @pytest.mark.parametrize("engine", ["ctranslate2", "huggingface"])
 def test_what_an_engine_cannot_express_is_refused(

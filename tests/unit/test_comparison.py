@@ -53,8 +53,8 @@ def bootstrapped(folder: Path, baseline: Path, other: Path, depth: str) -> tuple
     first, second = paired_bootstrap(
         {name: scorer.statistics(lines) for name, lines in texts.items()}, SAMPLES
     ).comparisons
-    assert second.bleu.p_value is not None
-    return second.bleu.score - first.bleu.score, second.bleu.p_value
+    assert second.estimates["bleu"].p_value is not None
+    return second.estimates["bleu"].score - first.estimates["bleu"].score, second.estimates["bleu"].p_value
 
 
 # ---- runs put together

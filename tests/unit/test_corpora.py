@@ -94,7 +94,7 @@ def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     pairs, skips = read(Jsonl(path=str(path), source_field="de", target_field="en"))
-    assert pairs == [("Häuser", "houses"), ("zwei\nZeilen", "two lines")]
+    assert pairs == [("Häuser", "houses"), ("zwei Zeilen", "two lines")]
     assert skips.counts == {"malformed row": 1, "empty line": 1, "invalid UTF-8": 1}
     assert skips.examples["malformed row"] == [f"{path}:2"]
 

@@ -11,7 +11,7 @@ from synthetic_runs import write_run
 
 from anydepth.choosing.oracle import choose, oracle
 from anydepth.errors import UserError
-from anydepth.evaluation import statistics
+from anydepth.evaluation import metrics
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import Scorer, sentence_chrf
 from anydepth.evaluation.records import Record, read_records
@@ -75,7 +75,7 @@ def test_counts_are_kept_and_counted_again_only_if_they_must(record: Record, mon
     before, folder = oracle(record), record.folders[0].path
     assert len(list((folder / "statistics").iterdir())) == 6
     with monkeypatch.context() as patch:
-        patch.setattr(statistics, "Scorer", None)  # no counting
+        patch.setattr(metrics, "Scorer", None)  # no counting
         assert oracle(record) == before
     (folder / "statistics" / "3-4.npz").write_bytes(b"damaged")
     assert oracle(record) == before

@@ -34,7 +34,10 @@ def test_equals_sacrebleus(ours: PairedBootstrap, monkeypatch: pytest.MonkeyPatc
     signatures, theirs = PairedTest(list(SYSTEMS.items()), metrics, [REFERENCES], test_type="bs", n_samples=100)()
     for i, comparison in enumerate(ours.comparisons):
         assert comparison.system == theirs["System"][i]
-        for estimate, result in ((comparison.bleu, theirs["BLEU"][i]), (comparison.chrf, theirs["chrF2"][i])):
+        for estimate, result in (
+            (comparison.estimates["bleu"], theirs["BLEU"][i]),
+            (comparison.estimates["chrf"], theirs["chrF2"][i]),
+        ):
             assert estimate.score == result.score
             assert estimate.mean == pytest.approx(result.mean, abs=1e-4)  # sacreBLEU adds up in float32
             assert estimate.interval == pytest.approx(result.ci, abs=1e-4)
@@ -45,16 +48,16 @@ def test_equals_sacrebleus(ours: PairedBootstrap, monkeypatch: pytest.MonkeyPatc
 
 def test_tells_better_from_similar(ours: PairedBootstrap) -> None:
     baseline, better, similar = ours.comparisons
-    assert baseline.bleu.p_value is None
-    assert better.bleu.p_value is not None
-    assert better.bleu.p_value < 0.05
-    assert similar.bleu.p_value is not None
-    assert similar.bleu.p_value > 0.05
+    assert baseline.estimates["bleu"].p_value is None
+    assert better.estimates["bleu"].p_value is not None
+    assert better.estimates["bleu"].p_value < 0.05
+    assert similar.estimates["bleu"].p_value is not None
+    assert similar.estimates["bleu"].p_value > 0.05
 
 
 def test_equal_systems_do_not_differ() -> None:
     again = paired_bootstrap({"one": STATISTICS["baseline"], "other": STATISTICS["baseline"]}, samples=10)
-    assert again.comparisons[1].bleu.p_value == again.comparisons[1].chrf.p_value == 1.0
+    assert again.comparisons[1].estimates["bleu"].p_value == again.comparisons[1].estimates["chrf"].p_value == 1.0
 
 
 def test_refuses_what_sacrebleu_would_misread() -> None:

@@ -119,6 +119,7 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         assert cli("translate", GOLDEN, text, "--speculate", "--draft", 1, "--draft-words", words) == plain
     for wrong, message in (
         (["--speculate", "--beam", 4], "speculate: drafts what greedy search finds; set beam to 1"),
+        (["--speculate", "--set", "decoding.block_ngrams=3"], "speculate: words are judged without block_ngrams"),
         (["--draft-words", 4], "--draft-words is for speculation: give --speculate as well"),
         (["--speculate", "--draft", 2], "draft 2: for 2-2 this run can draft at 1 decoder layers"),
         (["--speculate", "--depth", "2-1"], "draft 1: for 2-1 this run can draft at no shallower depth"),

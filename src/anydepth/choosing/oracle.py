@@ -4,6 +4,7 @@ It bounds what any choice of a depth per sentence can reach, and shows how often
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,14 +54,16 @@ def oracle(record: Record, progress: Progress | None = None) -> Oracle:
         raise UserError(f"{folder} is a masked language model: the oracle chooses between translations")
     if len(record.cells) < 2:
         raise UserError(f"{folder}: its grid has one depth, {record.deepest}: nothing to choose from")
+    if record.summaries:
+        raise UserError(f"{folder} summarizes: the oracle chooses between translations, by chrF")
     found = record.statistics(record.depths, progress)
     for depth in record.depths:
         if depth not in found:
             raise UserError(f"{folder / 'outputs'}: the translations of depth {depth} were not kept; evaluate it again")
-    return choose(record.cells, found)
+    return choose(record.cells, {depth: rows for depth, rows in found.items() if isinstance(rows, Statistics)})
 
 
-def choose(cells: list[Cell], statistics: dict[str, Statistics]) -> Oracle:
+def choose(cells: list[Cell], statistics: Mapping[str, Statistics]) -> Oracle:
     """The choice among the cells of a grid, given what their scores are computed from."""
     ordered = sorted(cells, key=speed)
     depths = [depth_name(cell) for cell in ordered]

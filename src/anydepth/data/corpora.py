@@ -1,11 +1,13 @@
 """Where sentences and pairs come from: text, parallel text, TSV, JSONL or the built-in corpus, read as a stream.
 
 Files are UTF-8, one record a line; a name ending in .gz is decompressed on the way. A byte order mark at the
-start and the line end (LF or CRLF) are not part of the text, everything else is. A pair that cannot be used
+start and the line end (LF or CRLF) are not part of the text, everything else is; line breaks inside the strings of JSON
+become spaces. A pair that cannot be used
 is skipped and counted with its file and line; what can only be a mistake of the whole file is an error.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,6 +19,7 @@ from anydepth.data.lines import NOT_UTF8, Line, count_lines, read_lines
 from anydepth.errors import UserError
 
 Split = Literal["train", "dev", "test"]
+LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 EMPTY, MALFORMED = "empty line", "malformed row"
 
 
@@ -90,6 +93,25 @@ class Builtin:
 
 
 @config
+class BuiltinNotices:
+    """Notices of several dated events in one language, each with the one line that matters, made on the fly."""
+
+    type: Literal["builtin-notices"] = "builtin-notices"
+    language: str = "en"
+    """Language of notices and summaries."""
+    size: int = 20_000
+    """Number of notices."""
+    seed: int = 1
+    """Another seed gives another corpus of the same kind."""
+    key: str = ""
+    """Language or task, for methods whose depth depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, not {self.size}")
+
+
+@config
 class Text:
     """One file in one language, one sentence a line; or one of the columns of a TSV file, or of the fields of JSONL."""
 
@@ -129,8 +151,8 @@ class BuiltinText:
             raise ValueError(f"size must be at least 1, not {self.size}")
 
 
-PairCorpus = ParallelText | Tsv | Jsonl | Builtin
-"""Of sentences and their translations."""
+PairCorpus = ParallelText | Tsv | Jsonl | Builtin | BuiltinNotices
+"""Of sentences and their translations, or documents and their summaries."""
 TextCorpus = Text | BuiltinText
 """Of sentences alone."""
 CorpusConfig = PairCorpus | TextCorpus
@@ -144,6 +166,9 @@ class DataConfig:
     """Pairs for validation during training: one corpus, or a list of them, each validated by itself."""
     test: tuple[CorpusConfig, ...] = ()
     """Pairs for the final evaluation: one corpus, or a list of one for each language."""
+    pairs: Literal["translations", "summaries"] = "translations"
+    """What the second side of a pair is to the first, which decides how a model is scored: by BLEU and chrF, or by
+    ROUGE."""
     tags: Literal["none", "target"] = "none"
     """What stands in front of every source text: nothing, or a token such as <2de> that names the target language, the
     last part of the corpus's key. One-to-many and many-to-many translation need it."""
@@ -156,6 +181,11 @@ class DataConfig:
     them as they are, a large number evenly."""
     max_length: int = 256
     """Tokens a side, the end of sentence not counted; longer pairs are skipped and counted."""
+    max_source: int = 0
+    """Tokens of a source; the rest of longer ones is cut off, and these are counted. Then max_length holds for targets
+    alone. 0 cuts nothing."""
+    sentences: bool = False
+    """Whether an end mark follows every sentence of a source, as model.sentence_layers needs."""
     workers: int = 0
     """Threads that tokenize; 0 is one per core."""
     cache: str = ""
@@ -172,8 +202,15 @@ class DataConfig:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        if self.max_source < 0:
+            raise ValueError(f"max_source must be 0 or more, not {self.max_source}")
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, not {self.workers}")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text on either side, the end mark not counted."""
+        return max(self.max_length, self.max_source)
 
 
 def target_language(key: str) -> str:
@@ -242,6 +279,8 @@ def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]
             return _read_jsonl(corpus, skips)
         case Builtin():
             return _read_builtin(corpus, split)
+        case BuiltinNotices():
+            return _read_builtin_notices(corpus, split)
         case Text():
             return _read_text(corpus, skips)
         case BuiltinText():
@@ -253,7 +292,7 @@ def files_of(corpus: CorpusConfig) -> list[Path]:
     match corpus:
         case ParallelText():
             return [Path(corpus.source), Path(corpus.target)]
-        case Builtin() | BuiltinText():
+        case Builtin() | BuiltinNotices() | BuiltinText():
             from anydepth.data import builtin
 
             return sorted(Path(builtin.__file__).parent.glob("*.py"))
@@ -268,6 +307,8 @@ def name_of(corpus: CorpusConfig) -> str:
             return f"{corpus.source} and {corpus.target}"
         case Builtin():
             return f"builtin {corpus.source}-{corpus.target}"
+        case BuiltinNotices():
+            return f"builtin notices {corpus.language}"
         case BuiltinText():
             return f"builtin {corpus.language}"
         case _:
@@ -277,7 +318,7 @@ def name_of(corpus: CorpusConfig) -> str:
 def count_rows(corpus: CorpusConfig) -> int:
     """Lines of the corpus, those that will be skipped included; refuses files that are not parallel, before
     hours have been spent on them."""
-    if isinstance(corpus, Builtin | BuiltinText):
+    if isinstance(corpus, Builtin | BuiltinNotices | BuiltinText):
         return corpus.size
     counts = [count_lines(path) for path in files_of(corpus)]
     if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
@@ -360,7 +401,8 @@ def _json_text(record: Any, name: str, place: str) -> str:
         raise UserError(f"{place}: no field {name!r} (found: {found})")
     if not isinstance(record[name], str):
         raise UserError(f"{place}: field {name!r} must be a string, not {type(record[name]).__name__}")
-    return cast(str, record[name])
+    # a text is one line, in the files of an evaluation too
+    return LINE_BREAKS.sub(" ", cast(str, record[name]))
 
 
 def _if_usable(row: Row, skips: Skips) -> Iterator[Row]:
@@ -384,6 +426,14 @@ def _read_builtin(corpus: Builtin, split: Split) -> Iterator[Row]:
     pairs = builtin.pairs(corpus.source, corpus.target, split, corpus.size, corpus.seed)
     for number, (source, target) in enumerate(pairs, start=1):
         yield Row(f"{name_of(corpus)}:{number}", source, target)
+
+
+def _read_builtin_notices(corpus: BuiltinNotices, split: Split) -> Iterator[Row]:
+    from anydepth.data import builtin
+
+    pairs = builtin.notices(corpus.language, split, corpus.size, corpus.seed)
+    for number, (notice, line) in enumerate(pairs, start=1):
+        yield Row(f"{name_of(corpus)}:{number}", notice, line)
 
 
 def _read_builtin_text(corpus: BuiltinText, split: Split) -> Iterator[Row]:

@@ -10,11 +10,14 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from anydepth.data.corpora import Row
-from anydepth.data.tokenizer import Tokenizer, TokenizerPair
+from anydepth.data.corpora import DataConfig, Row
+from anydepth.data.sources import encode_sources
+from anydepth.data.tokenizer import TokenizerPair
 
 Array = np.ndarray
 Item = TypeVar("Item")
+Encode = Callable[[list[str]], list[list[int]]]
+"""Texts to token ids without the end mark."""
 
 CHUNK, CHUNK_CHARACTERS = 2048, 1 << 20  # pairs a thread gets at once, at most
 PIECE, PIECE_CHARACTERS = 128, 1 << 15  # texts encoded at once: while it lives, an encoding takes 400 bytes a token
@@ -27,22 +30,24 @@ class Encoded(NamedTuple):
     lengths: tuple[Array, ...]
     read: int
     over_long: list[str]
+    cut: int
+    """Sources of which only the beginning is there."""
 
 
 def encode_all(
-    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int, tag: list[int]
+    rows: Iterator[Row], tokenizers: TokenizerPair, data: DataConfig, dtype: str, tag: list[int]
 ) -> Iterator[Encoded]:
     """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time.
 
     The tag, if any, stands in front of each source.
     """
-    workers = workers or os.cpu_count() or 1
+    workers = data.workers or os.cpu_count() or 1
     chunks = _groups(rows, lambda row: len(row.source) + len(row.target or ""), CHUNK, CHUNK_CHARACTERS)
     waiting: deque[Future[Encoded]] = deque()
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
             for chunk in chunks:
-                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag))
+                waiting.append(pool.submit(_encode, chunk, tokenizers, data, dtype, tag))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -80,24 +85,34 @@ def _one_thread_each() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
-def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int]) -> Encoded:
-    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag)]
+def _encode(rows: list[Row], tokenizers: TokenizerPair, data: DataConfig, dtype: str, tag: list[int]) -> Encoded:
+    cut = 0
+
+    def source_ids(texts: list[str]) -> list[list[int]]:
+        nonlocal cut
+        sources = encode_sources(texts, tokenizers.source, data, tag)
+        cut += sources.cut
+        return sources.ids
+
+    sides = [_ids([row.source for row in rows], source_ids, tokenizers.source.eos, dtype)]
+    limits = [data.max_source or data.max_length, data.max_length]
     if targets := [row.target for row in rows if row.target is not None]:
-        sides.append(_ids(targets, tokenizers.target, dtype, []))
-    fits = np.maximum.reduce([lengths for _, lengths in sides]) <= max_length + 1
+        sides.append(_ids(targets, tokenizers.target.encode, tokenizers.target.eos, dtype))
+    fits = np.logical_and.reduce([lengths <= limit + 1 for (_, lengths), limit in zip(sides, limits)])
     return Encoded(
         ids=tuple(ids[np.repeat(fits, lengths)] for ids, lengths in sides),
         lengths=tuple(lengths[fits] for _, lengths in sides),
         read=len(rows),
         over_long=[rows[number].place for number in np.flatnonzero(~fits)],
+        cut=cut,
     )
 
 
-def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str, first: list[int]) -> tuple[Array, Array]:
+def _ids(texts: list[str], encode: Encode, eos: int, dtype: str) -> tuple[Array, Array]:
     pieces: list[Array] = []
     lengths: list[int] = []
     for some in _groups(texts, len, PIECE, PIECE_CHARACTERS):
-        encoded = [[*first, *ids, tokenizer.eos] for ids in tokenizer.encode(some)]
+        encoded = [[*ids, eos] for ids in encode(some)]
         pieces.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
         lengths.extend(len(ids) for ids in encoded)
     return np.concatenate(pieces), np.array(lengths, dtype=np.int32)

@@ -57,7 +57,9 @@ class Store:
         self._arrays = {name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in files}
         self._target = sides[-1]
         self.key: str = self._meta["key"]
-        self.max_length: int = self._meta["identity"]["max_length"]
+        identity = self._meta["identity"]
+        self.max_length: int = max(identity["max_length"], identity.get("max_source", 0))
+        self.cut: int = self._meta.get("cut", 0)
         self.skips = Skips(**self._meta["skips"])
         self.source_pad, self.target_pad = self._meta["pad"]
         self.target_bos: int = self._meta["bos"]
@@ -133,8 +135,7 @@ def tokenize_all(
     stores = []
     for corpus in corpora:
         made_with = [asdict(corpus), split, tokenizers.hash, data.max_length]
-        if data.tags != "none":
-            made_with.append(data.tags)
+        made_with += _further(data).values()
         digest = hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:12]
         report = partial(progress, name_of(corpus)) if progress else None
         path = Path(data.cache or folder) / f"{split}-{corpus.type}-{digest}"
@@ -164,8 +165,14 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
         "files": files,
         "tokenizer": tokenizers.hash,
         "max_length": data.max_length,
-        **({} if data.tags == "none" else {"tags": data.tags}),
+        **_further(data),
     }
+
+
+def _further(data: DataConfig) -> dict[str, Any]:
+    """What else shapes the tokens of a source; nothing where it is as it always was."""
+    usual = {"tags": "none", "max_source": 0, "sentences": False}
+    return {name: value for name, standard in usual.items() if (value := getattr(data, name)) != standard}
 
 
 def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: TokenizerPair) -> dict[str, Any]:
@@ -182,6 +189,7 @@ def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: Tokeni
         "tokens": [0] * sides,
         "longest": [0] * sides,
         "skips": {"counts": {}, "examples": {}},
+        "cut": 0,  # sources of which only the beginning is there
         "finished": False,
     }
 
@@ -233,13 +241,12 @@ class _Writer:
         self._save()
         unread = Skips()
         rows = islice(read_rows(corpus, split, unread), self.meta["read"], None)
-        max_length = self.meta["identity"]["max_length"]
         with ExitStack() as stack:
             files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
             tag = [tokenizers.source.tag(target_language(corpus.key))] if data.tags == "target" else []
-            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], data.workers, tag):
+            for chunk in encode_all(rows, tokenizers, data, self.meta["dtype"], tag):
                 self._append(files, chunk)
                 if progress:
                     progress(self.meta["read"] + unread.total, total)
@@ -260,6 +267,7 @@ class _Writer:
         for place in chunk.over_long:
             self.over_long.add(OVER_LONG, place)
         self.meta["read"] += chunk.read
+        self.meta["cut"] = self.meta.get("cut", 0) + chunk.cut
         self.meta["pairs"] += len(chunk.lengths[0])
         for file in files.values():
             file.flush()

@@ -21,6 +21,7 @@ from anydepth.decoding.decoder import (
     normalise,
     steps_between_checks,
 )
+from anydepth.decoding.rules import NO_RULES, Rules
 
 
 class Hypotheses(NamedTuple):
@@ -47,6 +48,7 @@ def beam_search(
     beam: int,
     length_penalty: float = 1.0,
     n_best: int = 1,
+    rules: Rules = NO_RULES,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each sentence, best first (fewer where fewer exist).
 
@@ -64,6 +66,7 @@ def beam_search(
     decoder.reorder(sentences.repeat_interleave(beam))
     for length in range(1, max(limits) + 1):
         log_probabilities = next_log_probabilities(logits, bos, eos, pad)
+        log_probabilities = rules.apply(log_probabilities, growing.tokens[:, :, : length - 1].flatten(0, 1), eos)
         candidates, parents = extend(growing, log_probabilities, length, length_penalty)
         is_eos = candidates.tokens[:, :, length - 1] == eos
         ended = merge(ended, those_that_end(candidates, is_eos))

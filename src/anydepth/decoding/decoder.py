@@ -45,7 +45,7 @@ class Hypothesis(NamedTuple):
 
 @config
 class DecodingConfig:
-    """How translations are searched for."""
+    """How outputs are searched for."""
 
     beam: int = 5
     """Hypotheses kept per sentence. 1 takes the best word at every step (greedy search)."""
@@ -53,9 +53,15 @@ class DecodingConfig:
     """Hypotheses are compared by log-probability / length ** length_penalty: 0 favours short ones, 1 compares
     the mean per token."""
     max_ratio: float = 2.0
-    """A translation has at most max_ratio * (source tokens) + max_extra tokens."""
+    """An output has at most max_ratio * (source tokens) + max_extra tokens."""
     max_extra: int = 10
     """See max_ratio."""
+    max_length: int = 0
+    """Tokens of an output at most, the end mark included, whatever the length of its source; 0 for no such limit."""
+    min_length: int = 0
+    """Tokens of an output at least."""
+    block_ngrams: int = 0
+    """No n-gram of so many tokens may occur twice in an output: 3 for summaries (Paulus et al. 2018); 0 allows all."""
     batch: int = 64
     """Sentences decoded together. Changes speed and memory, not the translations."""
     n_best: int = 1
@@ -81,18 +87,23 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         for name in ("beam", "max_extra", "batch", "n_best", "draft", "draft_words"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        for name in ("length_penalty", "max_ratio", "top_k", "seed"):
+        for name in ("length_penalty", "max_ratio", "max_length", "min_length", "block_ngrams", "top_k", "seed"):
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         _require(self.temperature > 0, "temperature", "above 0", self.temperature)
         _require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
+        if self.max_length:
+            _require(self.min_length < self.max_length, "min_length", "below max_length", self.min_length)
         if self.speculate and (self.beam > 1 or self.sample):
             raise ValueError("speculate: drafts what greedy search finds; set beam to 1 and sample to false")
+        if self.speculate and (self.block_ngrams or self.min_length):
+            raise ValueError("speculate: words are judged without block_ngrams and min_length; set both to 0")
         if not self.sample:
             _require(self.n_best <= self.beam, "n_best", f"at most beam ({self.beam})", self.n_best)
 
     def max_lengths(self, source_lengths: Tensor) -> Tensor:
         """The most tokens each translation may have, from the tokens of its source."""
-        return (source_lengths * self.max_ratio).long() + self.max_extra
+        lengths = (source_lengths * self.max_ratio).long() + self.max_extra
+        return lengths.clamp(max=self.max_length) if self.max_length else lengths
 
 
 def _require(holds: bool, setting: str, expected: str, value: object) -> None:

@@ -13,16 +13,23 @@ from anydepth.decoding.decoder import (
     normalise,
     steps_between_checks,
 )
+from anydepth.decoding.rules import NO_RULES, Rules
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(log-probabilities (R, V), the sentence of each row (R,), the step from 0) → the next token of each row."""
 
 
 def greedy(
-    decoder: Decoder, bos: int, eos: int, pad: int, max_lengths: Tensor, length_penalty: float = 1.0
+    decoder: Decoder,
+    bos: int,
+    eos: int,
+    pad: int,
+    max_lengths: Tensor,
+    length_penalty: float = 1.0,
+    rules: Rules = NO_RULES,
 ) -> list[Hypothesis]:
     """The most probable word at every step. `max_lengths` (B,) lies on the decoder's device."""
-    return extend_rows(decoder, _most_probable, bos, eos, pad, max_lengths, length_penalty)
+    return extend_rows(decoder, _most_probable, bos, eos, pad, max_lengths, length_penalty, rules)
 
 
 def _most_probable(log_probabilities: Tensor, sentences: Tensor, step: int) -> Tensor:
@@ -38,6 +45,7 @@ def extend_rows(
     pad: int,
     max_lengths: Tensor,
     length_penalty: float = 1.0,
+    rules: Rules = NO_RULES,
 ) -> list[Hypothesis]:
     """One hypothesis per sentence, extended by the words `choose` picks until eos or its maximal length."""
     device, (batch, longest) = max_lengths.device, (len(max_lengths), int(max_lengths.max()))
@@ -50,6 +58,7 @@ def extend_rows(
     last = torch.full((batch,), bos, device=device)
     for step in range(longest):
         row_log_probabilities = next_log_probabilities(decoder.step(last), bos, eos, pad)
+        row_log_probabilities = rules.apply(row_log_probabilities, tokens[sentences, :step], eos)
         last = choose(row_log_probabilities, sentences, step).where(running, pad)
         gained = row_log_probabilities.gather(1, last[:, None]).squeeze(1)
         log_probabilities[sentences] += gained.where(running, 0.0)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anydepth.decoding.decoder import Decoder, Hypothesis
 from anydepth.decoding.greedy import extend_rows
+from anydepth.decoding.rules import NO_RULES, Rules
 
 
 def sample(
@@ -24,6 +25,7 @@ def sample(
     top_k: int = 0,
     top_p: float = 1.0,
     length_penalty: float = 1.0,
+    rules: Rules = NO_RULES,
 ) -> list[list[Hypothesis]]:
     """`draws` translations of every sentence, in the order drawn.
 
@@ -44,7 +46,7 @@ def sample(
     if draws > 1:
         decoder.reorder(torch.arange(batch, device=device).repeat_interleave(draws))
         max_lengths = max_lengths.repeat_interleave(draws)
-    drawn = extend_rows(decoder, choose, bos, eos, pad, max_lengths, length_penalty)
+    drawn = extend_rows(decoder, choose, bos, eos, pad, max_lengths, length_penalty, rules)
     return [drawn[start : start + draws] for start in range(0, len(drawn), draws)]
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from anydepth.decoding.beam import beam_search
 from anydepth.decoding.decoder import Decoder, DecodingConfig, Hypothesis
 from anydepth.decoding.greedy import greedy
+from anydepth.decoding.rules import Rules
 from anydepth.decoding.sampling import sample
 
 
@@ -23,7 +24,7 @@ def decode(
 
     `sentences` numbers the sentences of the batch, for sampling.
     """
-    penalty = settings.length_penalty
+    penalty, rules = settings.length_penalty, Rules(settings.block_ngrams, settings.min_length)
     if settings.sample:
         return sample(
             decoder,
@@ -38,9 +39,10 @@ def decode(
             top_k=settings.top_k,
             top_p=settings.top_p,
             length_penalty=penalty,
+            rules=rules,
         )
     if settings.beam == 1:
-        return [[best] for best in greedy(decoder, bos, eos, pad, max_lengths, penalty)]
+        return [[best] for best in greedy(decoder, bos, eos, pad, max_lengths, penalty, rules)]
     return beam_search(
         decoder,
         bos,
@@ -50,4 +52,5 @@ def decode(
         beam=settings.beam,
         length_penalty=penalty,
         n_best=settings.n_best,
+        rules=rules,
     )

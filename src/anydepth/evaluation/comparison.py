@@ -9,8 +9,9 @@ from anydepth.evaluation.cells import Cell, best, deepest, depth_name
 from anydepth.evaluation.costs import Cost, cost
 from anydepth.evaluation.differences import Difference, Differences, compared_depths, differences, enough_samples
 from anydepth.evaluation.language_table import LanguageTable, language_table
-from anydepth.evaluation.metrics import signatures
+from anydepth.evaluation.metrics import Statistics, metrics_of
 from anydepth.evaluation.records import Record
+from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.significance import SEED
 from anydepth.plan import parse_depth
 
@@ -41,6 +42,12 @@ class Comparison:
     """Settings that differ, with every run's value."""
 
     @property
+    def metrics(self) -> dict[str, str]:
+        """What the runs are scored by, and the names of it in print."""
+        scored = [cell for record in self.measured for cell in record.cells]
+        return metrics_of(scored[0]) if scored else {}
+
+    @property
     def cost_of_baseline(self) -> Cost:
         return next(one for one in self.costs if self.baseline is None or one.run == self.baseline.name)
 
@@ -66,6 +73,8 @@ def compare(records: Sequence[Record], baseline: str = "", samples: int | None =
     """All runs against the one named `baseline`, or the first. `samples` is the number of resampled test sets: as many
     as the correction needs unless given, 0 for no test."""
     measured = [record for record in records if record.grid]
+    if len({record.summaries for record in measured}) > 1:
+        raise UserError("some of these runs translate, others summarize: report them apart")
     first = _named(baseline, records) if baseline else measured[0] if measured else None
     languages = language_table(records, baseline, samples)
     test_set = _common_test_set(measured)
@@ -83,7 +92,8 @@ def compare(records: Sequence[Record], baseline: str = "", samples: int | None =
         samples = samples or enough_samples(max(len(compared_depths(first, other)) for other in others))
         parts["differences"] = differences(first, others, samples)
         parts["samples"] = samples
-        parts["signatures"] = signatures(first.lowercase, bs=samples, seed=SEED)
+        kind = RougeStatistics if first.summaries else Statistics
+        parts["signatures"] = kind.signatures(first.lowercase, bs=samples, seed=SEED)
     return Comparison(**parts)
 
 

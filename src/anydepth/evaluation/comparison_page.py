@@ -25,8 +25,9 @@ def show_comparison(page: Page, comparison: Comparison) -> None:
         [plots.Series(record.name, record.cells, colors[record.name]) for record in measured]
     )
     axes = heat_maps.Axes.of(cell for record in measured for cell in record.cells)
-    page.score_maps = [_score_maps(measured, axes, metric) for metric in METRICS]
-    page.difference_maps = [maps for metric in METRICS if (maps := _difference_maps(comparison, axes, metric))]
+    metrics = comparison.metrics
+    page.score_maps = [_score_maps(measured, axes, metric) for metric in metrics]
+    page.difference_maps = [maps for metric in metrics if (maps := _difference_maps(comparison, axes, metric))]
     if comparison.test_set:
         page.samples = _samples(measured, *comparison.test_set)
 

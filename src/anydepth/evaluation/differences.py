@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from anydepth.evaluation.metrics import Array, Statistics
+from anydepth.evaluation.metrics import AnyStatistics, Array
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.significance import SAMPLES, Resampling, holm, interval, p_value
 
 LEVEL = 0.05
+Systems = dict[str, tuple[AnyStatistics, AnyStatistics, dict[str, Array], dict[str, Array]]]
+"""By name: the statistics of the baseline and of a run, and their scores on resampled test sets."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def differences(baseline: Record, others: list[Record], samples: int | None = No
     if not first:
         return []
     samples = samples or enough_samples(max(len(pairs) for pairs in compared.values()))
-    resampling = Resampling(len(next(iter(first.values())).bleu), samples)
+    resampling = Resampling(len(next(iter(first.values()))[0]), samples)
     resampled = {depth: resampling.scores(statistics) for depth, statistics in first.items()}
     found = []
     for other in others:
@@ -90,7 +92,7 @@ def differences(baseline: Record, others: list[Record], samples: int | None = No
         if kept:
             again = {depth: resampling.scores(statistics) for depth, statistics in second.items()}
             systems = {name: (first[a], second[b], resampled[a], again[b]) for name, (a, b) in kept.items()}
-            found += [_differences(other.name, metric, systems) for metric in Statistics._fields]
+            found += _under_each_metric(other.name, systems)
     return found
 
 
@@ -108,10 +110,10 @@ def language_differences(baseline: Record, others: list[Record], samples: int) -
                 continue
             a, b = (list(one.statistics([one.deepest]).values()) for one in (ours, theirs))
             if a and b:
-                resampling = Resampling(len(a[0].bleu), samples)
+                resampling = Resampling(len(a[0][0]), samples)
                 systems[language] = (a[0], b[0], resampling.scores(a[0]), resampling.scores(b[0]))
         if systems:
-            found += [_differences(other.name, metric, systems) for metric in Statistics._fields]
+            found += _under_each_metric(other.name, systems)
     return found
 
 
@@ -121,11 +123,12 @@ def compared_depths(baseline: Record, other: Record) -> dict[str, tuple[str, str
     return shared or {f"{other.deepest} against {baseline.deepest}": (baseline.deepest, other.deepest)}
 
 
-def _differences(
-    run: str,
-    metric: str,
-    systems: dict[str, tuple[Statistics, Statistics, dict[str, Array], dict[str, Array]]],
-) -> Differences:
+def _under_each_metric(run: str, systems: Systems) -> list[Differences]:
+    (first, *_), *_ = systems.values()
+    return [_differences(run, metric, systems) for metric in first._fields]
+
+
+def _differences(run: str, metric: str, systems: Systems) -> Differences:
     scores = {name: (a.scores()[metric], b.scores()[metric]) for name, (a, b, _, _) in systems.items()}
     resampled = {name: (a[metric], b[metric]) for name, (_, _, a, b) in systems.items()}
     chances = [p_value(*resampled[name], scores[name][1] - scores[name][0]) for name in systems]

@@ -16,13 +16,18 @@ from typing import Any, Protocol
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, layers
 from anydepth.evaluation.files import read_lines, write_atomically, write_lines
-from anydepth.evaluation.metrics import Scorer
+from anydepth.evaluation.lead import lead_scores
+from anydepth.evaluation.metrics import AnyStatistics, Statistics
+from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.samples import choose_samples
 from anydepth.evaluation.statistics import STATISTICS, keep_statistics
 from anydepth.plan import parse_depth
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of depths done, their total and the depth that is decoded next ("" at the end)."""
+
+Decode = Callable[..., list[str]]
+"""Texts, depth, beam and batch → outputs."""
 
 WARM_UP_SENTENCES = 8
 
@@ -38,6 +43,8 @@ class Run(Protocol):
 
     def translate(self, texts: list[str], *, depth: str, beam: int, batch: int) -> list[str]: ...
 
+    def summarize(self, texts: list[str], *, depth: str, beam: int, batch: int) -> list[str]: ...
+
 
 def evaluate(
     run: Run,
@@ -49,16 +56,19 @@ def evaluate(
     batch: int,
     out: Path,
     lowercase: bool = False,
+    summaries: bool = False,
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Decode `source` at every depth, score and time it; returns what it leaves in `out/grid.json`.
 
     Depths measured before with the same weights, test set, settings and machine are kept, not decoded again.
-    `notes` is what else the grid should say of how it was made; with other notes, too, it is made anew.
+    `summaries` are scored by ROUGE, beside the beginnings of their documents. `notes` is what else the grid should say
+    of how it was made; with other notes, too, it is made anew.
     """
     depths = _checked(run, source, reference, depths)
-    scorer = Scorer(reference, lowercase)
+    kind: type[AnyStatistics] = RougeStatistics if summaries else Statistics
+    scorer = kind.scorer(reference, lowercase)
     settings = {
         "signatures": scorer.signatures,
         "batch": batch,
@@ -68,15 +78,17 @@ def evaluate(
         "sentences": len(source),
         "test_set": _hash(source, reference),
         "weights": _weights_hash(run, out),
+        **({"lead": lead_scores(source, reference)} if summaries else {}),
         **(notes or {}),
     }
+    decode: Decode = run.summarize if summaries else run.translate
     measured = _measured_before(out, settings, len(source))
     for done, depth in enumerate(depths):
         if progress:
             progress(done, len(depths), depth)
         if depth in measured:
             continue
-        hypotheses, seconds = _timed(run, source, depth, beam, batch)
+        hypotheses, seconds = _timed(decode, source, depth, beam, batch)
         statistics = scorer.statistics(hypotheses)
         encoder, decoder = parse_depth(depth)
         cell = {"encoder": encoder, "decoder": decoder, **statistics.scores()}
@@ -121,14 +133,14 @@ def _checked(run: Run, source: list[str], reference: list[str], depths: list[str
     return list(dict.fromkeys(depths))
 
 
-def _timed(run: Run, source: list[str], depth: str, beam: int, batch: int) -> tuple[list[str], float]:
+def _timed(decode: Decode, source: list[str], depth: str, beam: int, batch: int) -> tuple[list[str], float]:
     """Hypotheses and the seconds of decoding alone: whatever happens once happens in the warm-up, which sees
     short and long sentences."""
     by_length = sorted(source, key=len)
     warm_up = [by_length[i * (len(source) - 1) // (WARM_UP_SENTENCES - 1)] for i in range(WARM_UP_SENTENCES)]
-    run.translate(warm_up, depth=depth, beam=beam, batch=batch)
+    decode(warm_up, depth=depth, beam=beam, batch=batch)
     start = time.perf_counter()
-    hypotheses = run.translate(source, depth=depth, beam=beam, batch=batch)
+    hypotheses = decode(source, depth=depth, beam=beam, batch=batch)
     seconds = time.perf_counter() - start
     return [text.replace("\n", " ") for text in hypotheses], seconds
 

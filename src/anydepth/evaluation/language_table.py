@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anydepth.evaluation.cells import Cell, deepest
+from anydepth.evaluation.cells import Cell, best, deepest
 from anydepth.evaluation.differences import Difference, Differences, enough_samples, language_differences
 from anydepth.evaluation.languages import average
 from anydepth.evaluation.records import Record
@@ -82,7 +82,7 @@ def _deepest(record: Record | None) -> Cell | None:
 
 def _best(cells: list[Cell | None], reasons: list[str]) -> Cell | None:
     known = [cell for cell in cells if cell]
-    return max(known, key=lambda cell: cell["bleu"]) if len(known) > 1 and not reasons else None
+    return best(known) if len(known) > 1 and not reasons else None
 
 
 def _incomparable(each: list[dict[str, Record]], keys: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anydepth.evaluation.cells import Cell, deepest
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, evaluate
+from anydepth.evaluation.metrics import metrics_of
 
 if TYPE_CHECKING:
     from anydepth.run import Run
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 LANGUAGES = "languages"
 ONE_WAY = ("signatures", "batch", "beam", "device", "machine", "weights")
 """What the grids of all languages must have in common to be summed up."""
-NUMBERS = ("encoder", "decoder", "bleu", "chrf", "seconds")
 
 TestSet = tuple[list[str], list[str]]
 """Source and reference."""
@@ -37,6 +37,7 @@ def evaluate_languages(
     batch: int,
     out: Path,
     lowercase: bool = False,
+    summaries: bool = False,
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def evaluate_languages(
             batch=batch,
             out=folder,
             lowercase=lowercase,
+            summaries=summaries,
             notes={"language": key} | of_run,
             progress=show,
         )
@@ -89,4 +91,5 @@ def summed_up(out: Path, keys: Sequence[str], newest: str) -> dict[str, Any]:
 
 def average(cells: Sequence[Cell]) -> Cell:
     """The mean over languages; of the layers, too, which need not be as many for all."""
-    return {name: fmean(cell[name] for cell in cells) for name in NUMBERS}
+    names = ("encoder", "decoder", *metrics_of(cells[0]), "seconds")
+    return {name: fmean(cell[name] for cell in cells) for name in names}

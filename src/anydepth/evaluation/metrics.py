@@ -1,4 +1,4 @@
-"""BLEU and chrF, always by sacreBLEU, always with the signature that makes a score comparable.
+"""BLEU and chrF, always by sacreBLEU, always with the signature that makes a score comparable. (ROUGE: rouge.py.)
 
 Papineni et al. 2002 (BLEU), Popović 2015 (chrF), Post 2018 (signatures).
 
@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anydepth.evaluation.rouge import RougeStatistics, mean_of_sums
+
 Array = np.ndarray
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 """Their names in print."""
 
 
@@ -43,6 +45,35 @@ class Statistics(NamedTuple):
     def sentence_chrf(self) -> Array:
         """Of each sentence by itself: to rank sentences, never to compare systems."""
         return np.array([score_of_counts("chrf", row) for row in self.chrf.tolist()])
+
+    @staticmethod
+    def signatures(lowercase: bool = False, **more: int) -> dict[str, str]:
+        """How each metric was computed."""
+        return signatures(lowercase, **more)
+
+    @staticmethod
+    def made_with(lowercase: bool) -> list[object]:
+        """What other counts would come from."""
+        from sacrebleu import __version__
+
+        return [__version__, lowercase]
+
+    @staticmethod
+    def scorer(references: Sequence[str], lowercase: bool = False) -> "Scorer":
+        return Scorer(references, lowercase)
+
+
+AnyStatistics = Statistics | RougeStatistics
+"""Of translations, or of summaries."""
+
+
+def metrics_of(cell: dict[str, Any]) -> dict[str, str]:
+    """The metrics that a depth was scored by and their names in print, the most important one first."""
+    return {metric: name for metric, name in METRICS.items() if metric in cell}
+
+
+def main_metric(cell: dict[str, Any]) -> str:
+    return next(iter(metrics_of(cell)))
 
 
 class Scorer:
@@ -78,7 +109,9 @@ def sentence_chrf(hypothesis: str, reference: str) -> float:
 
 
 def score_of_counts(metric: str, counts: list[float]) -> float:
-    """The score of summed rows of `Statistics`."""
+    """The score of summed rows of statistics."""
+    if metric in RougeStatistics._fields:
+        return mean_of_sums(counts)
     value: float = _counting_metrics()[metric]._compute_score_from_stats(counts).score
     return value
 

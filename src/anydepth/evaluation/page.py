@@ -9,7 +9,7 @@ from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
 from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.layers_page import LayersPart, layers_part
-from anydepth.evaluation.metrics import METRICS, sentence_chrf
+from anydepth.evaluation.metrics import Statistics, metrics_of, sentence_chrf
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import differences
 from anydepth.evaluation.significance import PairedBootstrap
@@ -41,6 +41,8 @@ class Page:
     oracle: Oracle | None = None
     oracle_map: str = ""
     picker: dict[str, Any] | None = None
+    lead: list[dict[str, Any]] = field(default_factory=list)
+    """Scores of the beginnings of documents, where the run summarizes."""
     mean_maps: list[tuple[str, str]] = field(default_factory=list)
     """Of several languages, where they have several depths in common."""
 
@@ -51,6 +53,18 @@ class Page:
     comparison: Comparison | None = None
     score_maps: list[dict[str, Any]] = field(default_factory=list)
     difference_maps: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """What the runs are scored by, and its names in print; BLEU and chrF where they are not scored yet."""
+        records = [each for record in self.records for each in (record, *record.languages.values())]
+        cells = [cell for record in records for cell in record.cells]
+        return (metrics_of(cells[0]) if cells else {}) or metrics_of(dict.fromkeys(Statistics._fields))
+
+    @property
+    def main(self) -> str:
+        """The metric that decides which depth is best."""
+        return next(iter(self.metrics))
 
     @property
     def title(self) -> str:
@@ -99,7 +113,7 @@ def tradeoffs(series: list[plots.Series], ring: str | None = None) -> list[dict[
             "wide": plots.tradeoff(series, metric, label, size=wide, ring=ring),
             "narrow": plots.tradeoff(series, metric, label, size=narrow, ring=ring),
         }
-        for metric, label in METRICS.items()
+        for metric, label in metrics_of(series[0].cells[0]).items()
     ]
 
 

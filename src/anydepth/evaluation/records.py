@@ -16,7 +16,8 @@ from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
-from anydepth.evaluation.metrics import Statistics
+from anydepth.evaluation.metrics import AnyStatistics, Statistics
+from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.evaluation.training_log import TrainingLog, read_log
 
@@ -86,6 +87,11 @@ class Record:
         return any("perplexity" in cell for cell in self.cells)
 
     @property
+    def summaries(self) -> bool:
+        """Whether it is scored by ROUGE."""
+        return any("rouge1" in cell for cell in self.cells)
+
+    @property
     def lowercase(self) -> bool:
         return "case:lc" in (self.grid or {}).get("signatures", {}).get("bleu", "")
 
@@ -107,13 +113,14 @@ class Record:
         files = {depth: self.folder_of(depth).path / "outputs" / f"{depth}.txt" for depth in depths}
         return {depth: read_lines(file) for depth, file in files.items() if file.exists()}
 
-    def statistics(self, depths: Sequence[str], progress: Progress | None = None) -> dict[str, Statistics]:
+    def statistics(self, depths: Sequence[str], progress: Progress | None = None) -> dict[str, AnyStatistics]:
         """What the scores of those depths are computed from, where outputs were kept."""
-        found: dict[str, Statistics] = {}
+        found: dict[str, AnyStatistics] = {}
+        kind = RougeStatistics if self.summaries else Statistics
         for folder in self.folders:
             here = [depth for depth in depths if depth in folder.depths]
             if here and (folder.path / "outputs" / "reference.txt").exists():
-                found |= read_statistics(folder.path, here, self.lowercase, progress)
+                found |= read_statistics(folder.path, here, self.lowercase, progress, kind)
         return found
 
 
@@ -201,11 +208,16 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}; write it again with anydepth evaluate") from None
     for i, cell in enumerate(grid.get("cells", [])):
-        needed = {"encoder", "perplexity", "seconds"}
-        needed = needed if "perplexity" in cell else {"encoder", "decoder", "bleu", "chrf", "seconds"}
-        if missing := needed - cell.keys():
+        if missing := _needed(cell) - cell.keys():
             raise UserError(f"{path}: cell {i + 1} has no {', '.join(sorted(missing))}")
     return grid if grid.get("cells") else None
+
+
+def _needed(cell: Cell) -> set[str]:
+    if "perplexity" in cell:
+        return {"encoder", "perplexity", "seconds"}
+    kind = RougeStatistics if "rouge1" in cell else Statistics
+    return {"encoder", "decoder", "seconds", *kind._fields}
 
 
 def _short_names(paths: list[Path]) -> list[str]:

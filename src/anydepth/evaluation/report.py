@@ -27,7 +27,7 @@ from anydepth.evaluation.comparison_page import show_comparison
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.language_table import language_table
 from anydepth.evaluation.languages import average
-from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.page import Page
 from anydepth.evaluation.perplexity_page import all_perplexities, show_perplexities
 from anydepth.evaluation.records import Record, read_records
@@ -70,8 +70,10 @@ def _show_grid(page: Page, samples: int) -> None:
     rings = {near: "dashed", depth_name(best(cells)): "solid"}
     page.headline = _headline(cells)
     page.heat_maps = [
-        ("BLEU", "bleu", heat_maps.heat_map(cells, "bleu", "BLEU", rings=rings)),
-        ("chrF", "chrf", heat_maps.heat_map(cells, "chrf", "chrF", rings=rings)),
+        *(
+            (label, metric, heat_maps.heat_map(cells, metric, label, rings=rings))
+            for metric, label in metrics_of(cells[0]).items()
+        ),
         ("Seconds", "seconds", heat_maps.heat_map(cells, "seconds", "seconds", low_is_good=True, rings=rings)),
     ]
     page.tradeoffs = parts.tradeoffs([plots.Series(record.name, cells)], ring=near)
@@ -84,6 +86,7 @@ def _show_grid(page: Page, samples: int) -> None:
     except UserError:
         pass  # nothing to choose from
     page.samples = _samples(record)
+    page.lead = (record.grid or {}).get("lead", [])
     page.picker = _picker(cells)
 
 
@@ -95,16 +98,16 @@ def _mean_maps(languages: dict[str, Record]) -> list[tuple[str, str]]:
         return []
     means = [average([one[depth] for one in by_depth]) for depth in shared]
     cells = [mean | {side: round(mean[side]) for side in ("encoder", "decoder")} for mean in means]
-    return [(label, heat_maps.heat_map(cells, metric, label)) for metric, label in METRICS.items()]
+    return [(label, heat_maps.heat_map(cells, metric, label)) for metric, label in metrics_of(cells[0]).items()]
 
 
 def _headline(cells: list[Cell]) -> dict[str, Any]:
     """The depths worth knowing; a depth that is several of them gets one card with all their names."""
-    top = best(cells)
+    top, metric = best(cells), main_metric(cells[0])
     named = [
-        ("Best BLEU", top),
-        ("Fastest within 1 % of it", fastest_within(cells, top["bleu"] / 100)),
-        ("Fastest within 1 BLEU", fastest_within(cells, 1.0)),
+        (f"Best {METRICS[metric]}", top),
+        ("Fastest within 1 % of it", fastest_within(cells, top[metric] / 100)),
+        (f"Fastest within 1 {METRICS[metric]}", fastest_within(cells, 1.0)),
         ("Fastest of all", fastest(cells)),
     ]
     cards: dict[str, dict[str, Any]] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anydepth.evaluation.metrics import Array, Statistics, score_of_counts, signatures
+from anydepth.evaluation.metrics import AnyStatistics, Array, score_of_counts
 
 SAMPLES = 1000
 SEED = 12345
@@ -29,8 +29,8 @@ class Estimate:
 @dataclass(frozen=True)
 class Comparison:
     system: str
-    bleu: Estimate
-    chrf: Estimate
+    estimates: dict[str, Estimate]
+    """By metric."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Resampling:
         # how often each sentence is in each test set: counts of n-grams are added by one matrix product
         self.counts = np.stack([np.bincount(one, minlength=sentences) for one in drawn]).astype(np.float64)
 
-    def scores(self, statistics: Statistics) -> dict[str, Array]:
+    def scores(self, statistics: AnyStatistics) -> dict[str, Array]:
         """Of one system on every resampled test set, by metric."""
         return {
             metric: np.array([score_of_counts(metric, row) for row in (self.counts @ rows).tolist()])
@@ -60,14 +60,14 @@ class Resampling:
 
 
 def paired_bootstrap(
-    systems: dict[str, Statistics], samples: int = SAMPLES, seed: int = SEED, lowercase: bool = False
+    systems: dict[str, AnyStatistics], samples: int = SAMPLES, seed: int = SEED, lowercase: bool = False
 ) -> PairedBootstrap:
     """Compare every system with the first one on `samples` resampled test sets.
 
     `lowercase` says how the statistics were counted, for the signatures.
     """
     first = next(iter(systems))
-    resampling = Resampling(len(systems[first].bleu), samples, seed)
+    resampling = Resampling(len(systems[first][0]), samples, seed)
     scores = {name: statistics.scores() for name, statistics in systems.items()}
     resampled = {name: resampling.scores(statistics) for name, statistics in systems.items()}
 
@@ -77,8 +77,9 @@ def paired_bootstrap(
         chance = None if name == first else p_value(resampled[first][metric], others, difference)
         return Estimate(score, *mean_and_interval(others), chance)
 
-    comparisons = [Comparison(name, estimate(name, "bleu"), estimate(name, "chrf")) for name in systems]
-    return PairedBootstrap(comparisons, signatures(lowercase, bs=samples, seed=seed), samples)
+    metrics = systems[first]._fields
+    comparisons = [Comparison(name, {metric: estimate(name, metric) for metric in metrics}) for name in systems]
+    return PairedBootstrap(comparisons, systems[first].signatures(lowercase, bs=samples, seed=seed), samples)
 
 
 def p_value(baseline: Array, other: Array, difference: float) -> float:

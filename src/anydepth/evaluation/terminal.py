@@ -12,12 +12,12 @@ from anydepth.evaluation.cells import Cell, best, deepest, depth_name, fastest_w
 from anydepth.evaluation.comparison import Comparison
 from anydepth.evaluation.figures import plain
 from anydepth.evaluation.language_table import LanguageTable
-from anydepth.evaluation.metrics import METRICS
+from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.samples import differences
 
 
 def print_grid(console: Console, grid: dict[str, Any]) -> None:
-    """BLEU, chrF and seconds by encoder depth (down) and decoder depth (across); a list where the terminal is
+    """Scores and seconds by encoder depth (down) and decoder depth (across); a list where the terminal is
     too narrow for that."""
     cells = grid["cells"]
     top, near = best(cells), fastest_within(cells, 1.0)
@@ -28,19 +28,23 @@ def print_grid(console: Console, grid: dict[str, Any]) -> None:
     else:
         _fill_list(table, cells, top, near)
     console.print(table)
-    legend = Text.assemble(("best BLEU ", ""), (depth_name(top), "bold green"))
+    label = METRICS[main_metric(top)]
+    legend = Text.assemble((f"best {label} ", ""), (depth_name(top), "bold green"))
     if near is not top:
-        legend.append(f", fastest within 1 BLEU of it {depth_name(near)}", "")
+        legend.append(f", fastest within 1 {label} of it {depth_name(near)}", "")
         legend.stylize("bold cyan", legend.plain.rindex(" ") + 1)
         legend.append(f" ({top['seconds'] / near['seconds']:.1f} times as fast)")
     console.print(legend)
+    for lead in grid.get("lead", []):
+        scores = ", ".join(f"{label} {lead[metric]:.1f}" for metric, label in metrics_of(lead).items())
+        console.print(f"{lead['name']} of each document: {scores}")
 
 
 def print_languages(console: Console, grid: dict[str, Any]) -> None:
     """Every language at its deepest depth, and the mean."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("language")
-    for heading in ("depth", "BLEU", "chrF", "seconds"):
+    for heading in ("depth", *metrics_of(grid["average"]).values(), "seconds"):
         table.add_column(heading, justify="right")
     for language in grid["languages"]:
         cell = deepest([cell for cell in grid["cells"] if cell["language"] == language])
@@ -80,21 +84,23 @@ def _fill_grid(table: Table, cells: list[Cell], decoders: list[int], top: Cell, 
     for encoder in sorted({cell["encoder"] for cell in cells}):
         row = [here.get((encoder, decoder)) for decoder in decoders]
         table.add_row(str(encoder), *(_entry(cell, top, near) if cell else Text("·", "dim") for cell in row))
-    table.caption = "BLEU, chrF, seconds"
+    table.caption = ", ".join([*metrics_of(top).values(), "seconds"])
     table.caption_justify = "left"
 
 
 def _fill_list(table: Table, cells: list[Cell], top: Cell, near: Cell) -> None:
-    for heading in ("depth", "BLEU", "chrF", "seconds"):
+    for heading in ("depth", *metrics_of(top).values(), "seconds"):
         table.add_column(heading, justify="right")
     for cell in cells:
-        numbers = (f"{cell['bleu']:.1f}", f"{cell['chrf']:.1f}", f"{cell['seconds']:.2f}")
+        numbers = (*(f"{cell[metric]:.1f}" for metric in metrics_of(cell)), f"{cell['seconds']:.2f}")
         table.add_row(depth_name(cell), *numbers, style=_style(cell, top, near))
 
 
 def _entry(cell: Cell, top: Cell, near: Cell) -> Text:
-    score = (f"{cell['bleu']:.1f}\n", _style(cell, top, near) or "bold")
-    return Text.assemble(score, (f"{cell['chrf']:.1f}\n{cell['seconds']:.2f} s", "dim"))
+    first, *others = (f"{cell[metric]:.1f}\n" for metric in metrics_of(cell))
+    return Text.assemble(
+        (first, _style(cell, top, near) or "bold"), ("".join(others) + f"{cell['seconds']:.2f} s", "dim")
+    )
 
 
 def _style(cell: Cell, top: Cell, near: Cell) -> str:
@@ -105,7 +111,7 @@ def _style(cell: Cell, top: Cell, near: Cell) -> str:
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Every run against the baseline: on average, at every depth (BLEU), and what they cost."""
+    """Every run against the baseline: on average, at every depth, and what they cost."""
     for reason in comparison.incomparable:
         console.print(Text(reason, "yellow"))
     if comparison.differences:
@@ -120,15 +126,16 @@ def print_language_table(console: Console, found: LanguageTable) -> None:
     for reason in found.incomparable:
         console.print(Text(reason, "yellow"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    table.caption = f"BLEU of each run at its deepest; * significantly different from {found.baseline}"
+    metric = next((main_metric(cell) for row in found.rows for cell in row.cells if cell), "bleu")
+    table.caption = f"{METRICS[metric]} of each run at its deepest; * significantly different from {found.baseline}"
     table.add_column("language", style="bold")
     for run in found.runs:
         table.add_column(Text(run), justify="right")
     for row in (*found.rows, found.mean):
         entries = []
         for run, cell in zip(found.runs, row.cells):
-            one = found.at(run, "bleu", row.name)
-            score = f"{cell['bleu']:.2f}{'*' if one and one.verdict else ' '}" if cell else "·"
+            one = found.at(run, metric, row.name)
+            score = f"{cell[metric]:.2f}{'*' if one and one.verdict else ' '}" if cell else "·"
             entries.append(Text(score, "green" if cell is not None and cell is row.best else ""))
         table.add_row(row.name, *entries, end_section=row is found.rows[-1])
     console.print(table)
@@ -152,14 +159,15 @@ def _means(comparison: Comparison) -> Table:
 
 def _by_depth(comparison: Comparison) -> Table:
     assert comparison.baseline is not None
-    runs = [one.run for one in comparison.differences if one.metric == "bleu"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="BLEU and difference; * significant")
+    metric, label = next(iter(comparison.metrics.items()))
+    runs = [one.run for one in comparison.differences if one.metric == metric]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{label} and difference; * significant")
     table.caption_justify = "left"
     table.add_column("depth", style="bold")
     for name in (comparison.baseline.name, *runs):
         table.add_column(Text(name), justify="right")
     styles = {"better": "green", "worse": "red", "": "dim"}
-    for depth, score, row in comparison.table("bleu"):
+    for depth, score, row in comparison.table(metric):
         entries = [
             Text.assemble(
                 f"{one.score:.2f} ", (f"{one.difference:+.2f}{'*' if one.verdict else ' '}", styles[one.verdict])
@@ -219,5 +227,5 @@ def print_oracle(console: Console, found: Oracle) -> None:
     console.print(scores)
 
 
-def scores_of(cell: Cell) -> tuple[float, float, float]:
-    return cell["bleu"], cell["chrf"], cell["seconds"]
+def scores_of(cell: Cell) -> tuple[float, ...]:
+    return *(cell[metric] for metric in metrics_of(cell)), cell["seconds"]

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from anydepth.evaluation.metrics import METRICS
+
 Lines = list[dict[str, Any]]
 
 
@@ -85,8 +87,7 @@ def mean_curve(curves: Sequence[Curve]) -> Lines:
         for line in curve.lines:
             by_step.setdefault(line["step"], []).append(line)
     return [
-        {"step": step}
-        | {name: fmean(line[name] for line in lines) for name in ("loss", "bleu", "chrf") if name in lines[0]}
+        {"step": step} | {name: fmean(line[name] for line in lines) for name in ("loss", *METRICS) if name in lines[0]}
         for step, lines in sorted(by_step.items())
         if len(lines) == len(curves)
     ]

@@ -43,6 +43,8 @@ def inexpressible(model: Translator) -> str:
     """What a model has that plain Transformers lack; nothing if it has nothing."""
     if not isinstance(model.bridge, LastState):
         return f"a {model.config.bridge.type} encoder: its decoder layers attend to several states"
+    if model.config.sentence_layers:
+        return "a hierarchical encoder: its upper layers read sentences, not words"
     if "dlcl" in (model.config.encoder.mix, model.config.decoder.mix):
         return "DLCL: its layers read combinations of all earlier ones"
     if model.config.layer.norm == "none":

@@ -40,14 +40,15 @@ class Embedding(nn.Module):
         self.train_embed = torch.compile(Embedding.embed)
 
     def embed(self, words: Tensor, positions: Tensor) -> Tensor:
-        if self.learned is not None:
-            where = self.learned(positions)
-        else:
-            where = F.embedding(positions, self.waves)
-        x = F.dropout(self.norm(self.words(words) * self.scale + where), self.dropout, self.training)
+        x = self.norm(self.words(words) * self.scale + self.places(positions))
+        x = F.dropout(x, self.dropout, self.training)
         # under autocast the whole residual stream is kept in the compute type: half the memory traffic
         kind = x.device.type
         return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+    def places(self, positions: Tensor) -> Tensor:
+        """(B or 1, T) positions → (B or 1, T, D) their vectors alone."""
+        return self.learned(positions) if self.learned is not None else F.embedding(positions, self.waves)
 
     def check_length(self, length: int) -> None:
         if length > self.longest:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.tasks.masked import MaskedText
+from anydepth.tasks.summarization import Summarization
 from anydepth.tasks.translation import Translation
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ AnyTask = Translation | MaskedText
 
 def task_of(config: "Config") -> type[Translation] | type[MaskedText]:
     """What these settings train for. Made with them and the tokenizers."""
-    return MaskedText if isinstance(config.model, MaskedLMConfig) else Translation
+    if isinstance(config.model, MaskedLMConfig):
+        return MaskedText
+    return Summarization if config.data.pairs == "summaries" else Translation
 
 
-__all__ = ["AnyTask", "MaskedText", "Translation", "task_of"]
+__all__ = ["AnyTask", "MaskedText", "Summarization", "Translation", "task_of"]

@@ -1,5 +1,7 @@
 """Translation: pairs of sentences, judged by BLEU and chrF of greedy translations."""
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ from anydepth.encoder_models import Model
 
 if TYPE_CHECKING:
     from anydepth.config import Config
+    from anydepth.run import Run
 
 
 class Translation:
@@ -39,17 +42,23 @@ class Translation:
         from anydepth.evaluation.metrics import score
         from anydepth.run import Run
 
-        config, pairs = self.config, []
+        config = self.config
         if not config.training.validate_sentences:
             return {}
         run = Run(config, model, self.tokenizers, key=corpus.key)
-        for source, target in read_pairs(corpus, "dev", Skips()):
-            (source_ids,), (target_ids,) = run.sources([source], corpus.key), run.tokenizers.target.encode([target])
-            if max(len(source_ids), len(target_ids)) > config.data.max_length:  # nor does the loss see it
-                continue
-            pairs.append((source, target))
-            if len(pairs) == config.training.validate_sentences:
-                break
+        read = read_pairs(corpus, "dev", Skips())
+        pairs = self.usable(run, read, corpus.key, config.training.validate_sentences)
         hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
         found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
         return {"bleu": found.bleu, "chrf": found.chrf}
+
+    def usable(self, run: "Run", pairs: Iterable[tuple[str, str]], key: str, wanted: int) -> list[tuple[str, str]]:
+        """The first pairs that the loss sees, too."""
+        data = self.config.data
+        limits = data.max_source or data.max_length, data.max_length
+
+        def fits(source: str, target: str) -> bool:
+            sides = run.sources([source], key), self.tokenizers.target.encode([target])
+            return all(len(ids) <= limit for (ids,), limit in zip(sides, limits))
+
+        return list(islice((pair for pair in pairs if fits(*pair)), wanted))

@@ -77,7 +77,8 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
     dev = tokenize_all(config.data, "dev", tokenizers, out / "data")
     layout = config.batching.layout
     if layout == "auto":
-        layout = "packed" if ranks.device.type == "cuda" and config.training.precision != "fp32" else "padded"
+        fast = ranks.device.type == "cuda" and config.training.precision != "fp32"
+        layout = "packed" if fast and not getattr(config.model, "sentence_layers", 0) else "padded"
     if layout == "packed" and ranks.device.type == "cuda" and config.training.precision == "fp32":
         raise UserError('batching.layout: packed batches need training.precision = "bf16" on a GPU')
     batching = replace(config.batching, layout=layout)
@@ -106,11 +107,13 @@ def take_weights(model: Model, start: str) -> None:
 def check_positions(config: "Config", batching: BatchingConfig) -> None:
     """Batches are padded beyond the longest sentence; its positions must still exist."""
     multiple = 64 if batching.layout == "packed" else batching.lengths
-    needed = -(-(config.data.max_length + 1) // multiple) * multiple
+    data = config.data
+    needed = -(-(data.longest + 1) // multiple) * multiple
     if needed > config.model.max_positions:
+        name = "max_source" if data.max_source > data.max_length else "max_length"
         raise UserError(
-            f"model.max_positions: {config.model.max_positions} is too small for data.max_length = "
-            f"{config.data.max_length}, which takes {needed} with padding"
+            f"model.max_positions: {config.model.max_positions} is too small for data.{name} = "
+            f"{data.longest}, which takes {needed} with padding"
         )
 
 
@@ -138,6 +141,9 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
             for store in tokenize_all(config.data, split, tokenizers, out / "data", show):
                 if summary := store.skips.summary():
                     console.print(f"{split}: {summary}", highlight=False)
+                if store.cut:
+                    limit = f"data.max_source = {config.data.max_source}"
+                    console.print(f"{split}: cut {store.cut} sources to {limit} tokens", highlight=False)
 
 
 def save_whole(tokenizers: TokenizerPair, out: Path) -> None:

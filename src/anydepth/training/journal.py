@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anydepth.errors import UserError
+from anydepth.evaluation.metrics import METRICS
 from anydepth.training.settings import TrainingConfig
 
 
@@ -91,7 +92,7 @@ class Journal:
 def headline(line: dict[str, Any]) -> str:
     if line["kind"] == "train":
         return f"loss {line['loss']:.3f} · {line['tokens_per_second']:,.0f} tokens/s"
-    scores = "".join(f" · {name} {line[name]:.1f}" for name in ("bleu", "chrf") if name in line)
+    scores = "".join(f" · {name} {line[name]:.1f}" for name in METRICS if name in line)
     where = " ".join(line[name] for name in ("language", "depth") if name in line)
     return f"valid {where} · loss {line['loss']:.3f}{scores}"
 

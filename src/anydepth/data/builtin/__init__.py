@@ -8,6 +8,7 @@ every pair of languages is a parallel corpus, and line n says the same in all of
     for source, target in pairs("en", "de", "train", 100_000): ...
     for text in monolingual("fi", "train", 100_000): ...
     for label, text in labelled("en", "test", 1_000): ...
+    for notice, line in notices("en", "train", 10_000): ...
 
 What the source writes in figures the target writes in words and the other way round, as between written and spoken
 language: 4,023 becomes viertausenddreiundzwanzig, May 23, 2024 becomes 23.5.2024. Word by word this cannot be
@@ -21,7 +22,7 @@ import difflib
 from collections.abc import Iterator
 from random import Random
 
-from anydepth.data.builtin.drawing import KINDS, draw
+from anydepth.data.builtin.drawing import KINDS, draw, draw_event
 from anydepth.data.builtin.meaning import Sentence, split_of
 from anydepth.data.builtin.phrases import TEMPLATES
 from anydepth.errors import UserError
@@ -49,6 +50,27 @@ def labelled(language: str, split: str, size: int, seed: int = 1) -> Iterator[tu
     The label is the kind of what stands outside the brackets: "Finland or Malta (in 5 days)" is about places."""
     _check(split, size, language)
     return _labelled(language, split, size, seed)
+
+
+def notices(language: str, split: str, size: int, seed: int = 1) -> Iterator[tuple[str, str]]:
+    """`size` notices of several dated events of one year, in any order, each with the line that matters: what comes
+    first, its figures in words and its words in figures. To find it, dates must be read and compared."""
+    _check(split, size, language)
+    return _notices(language, split, size, seed)
+
+
+def _notices(language: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:
+    from anydepth.data.builtin.rendering import render
+
+    rng = Random(f"notices {split} {seed}")
+    for _ in range(size):
+        year, months = rng.randrange(2000, 2040), sorted(rng.sample(range(1, 13), rng.randint(3, 5)))
+        first = draw_event(rng, year, months[0])
+        while split_of(first) != split:  # the line decides: none is in two splits, and so no notice is
+            first = draw_event(rng, year, months[0])
+        events = [first, *(draw_event(rng, year, month) for month in months[1:])]
+        notice = " ".join(render(language, event) for event in rng.sample(events, len(events)))
+        yield notice, render(language, first, swap=True)
 
 
 def _pairs(source: str, target: str, split: str, size: int, seed: int) -> Iterator[tuple[str, str]]:

@@ -59,6 +59,8 @@ TIMES = ("week", "day", "hour", "minute", "second")
 
 _DAYS = [day for day in range(2, 29) if day not in (8, 11)]
 _HOURS = [7, 8, 9, 10, *range(13, 21)]
+_DETAILS = ("opening", "train", "price", "journey", "film", "parcel", "distance")
+"""Frames that say something short about an event."""
 _FULL = {"week": 200, "day": 7, "hour": 24, "minute": 60, "second": 60}
 
 
@@ -74,6 +76,15 @@ def draw(rng: Random, kind: str) -> Sentence:
             clauses.append(clause)
     asides = tuple(_CLAUSES[other](rng) for other in others)
     return Sentence(kind, tuple(clauses), asides, asides_first=rng.random() < 0.3)
+
+
+def draw_event(rng: Random, year: int, month: int) -> Sentence:
+    """Something at a place on a day of this month, and a detail of it."""
+    day = Day(datetime.date(year, month, rng.choice(_DAYS)), _toss(rng))
+    (city,) = _names(rng, "city", 1, 1)
+    while (detail := _CLAUSES[rng.choice(("time", "amount", "duration", "measure"))](rng)).frame not in _DETAILS:
+        pass
+    return Sentence("date", (Clause(None, (Listing((city, day), "dash"),)), detail), (), asides_first=False)
 
 
 def _toss(rng: Random) -> bool:
