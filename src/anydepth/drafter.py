@@ -23,6 +23,7 @@ class TranslatorDrafter:
         if model.decoder.mix is not None:
             raise UserError("speculate: with DLCL the layers above a draft read all states below it, not its last one")
         self.model, self.plans, self.key = model, plans, key
+        self.known_gates: dict[Plans, tuple[Tensor | None, Tensor | None]] = {}
         self.shared = draft.layers == plans.decoder.layers[: len(draft)]
         self.low = Part(draft, room)
         self.high = Part(Plan(plans.decoder.layers[len(draft) :]) if self.shared else plans.decoder, room)
@@ -43,9 +44,18 @@ class TranslatorDrafter:
 
     def encode(self, source: Tensor, plans: Plans) -> list["Step"]:
         positions = torch.arange(source.shape[1], device=source.device)[None]
-        encoder_gates, gates = self.model.gates(plans, self.key, source)
+        encoder_gates, gates = self.gates(plans, source)
         memories = self.model.encode(source, positions, self.sees, plans, encoder_gates)
         return list(zip(memories, [None] * len(memories) if gates is None else gates))
+
+    def gates(self, plans: Plans, source: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Computed once, unless each sentence has its own."""
+        if plans in self.known_gates:
+            return self.known_gates[plans]
+        found = self.model.gates(plans, self.key, source)
+        if not per_sentence(found):
+            self.known_gates[plans] = found
+        return found
 
     def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
         return self.run(self.low, self.embed(tokens, positions), positions)
@@ -73,6 +83,16 @@ class TranslatorDrafter:
         for state in decoder.states(x, part.plan, part.gates, Padded(None), part.memories, self.sees, part.cache):
             x = state
         return x
+
+
+def recordable(model: Translator, plans: Plans, key: str) -> bool:
+    """Whether all that a search computes is the same for every batch of a shape."""
+    gates = model.gates(plans, key, torch.zeros(1, 1, dtype=torch.long, device=model.output.weight.device))
+    return model.decoder.mix is None and not model.config.sentence_layers and not per_sentence(gates)
+
+
+def per_sentence(gates: tuple[Tensor | None, Tensor | None]) -> bool:
+    return any(gate is not None and gate.dim() > 1 for gate in gates)
 
 
 Step = tuple[Memory, Tensor | None]

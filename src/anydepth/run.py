@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 
 from anydepth.config import Config
 from anydepth.config import load as load_config
@@ -17,9 +18,10 @@ from anydepth.data.corpora import target_language
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
+from anydepth.decoding.recorded import Marks, RecordedSearches
 from anydepth.decoding.search import decode
 from anydepth.decoding.speculative import speculate
-from anydepth.drafter import TranslatorDrafter
+from anydepth.drafter import TranslatorDrafter, recordable
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
@@ -138,6 +140,11 @@ class Run:
         key = self.key if language is None else find_language(self.config, language)
         return Run(self.config, self.model, self.tokenizers, self.folder, self.weights, key)
 
+    @cached_property
+    def recorded(self) -> RecordedSearches:
+        """Searches kept as CUDA graphs."""
+        return RecordedSearches()
+
     @property
     def device(self) -> torch.device:
         return self.model.output.weight.device
@@ -241,14 +248,27 @@ class Run:
         padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
         lengths = torch.tensor([len(ids) for ids in sources])
         max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
-        marks = target.bos, target.eos, target.pad
-        if decoding.speculate:
-            draft = self.draft(plans, key, decoding.draft)
-            room = int(max_lengths.max()) + decoding.draft_words + 1
-            drafter = TranslatorDrafter(self.translator, plans, draft, room, key).open(padded)
-            found = speculate(drafter, *marks, max_lengths, decoding.draft_words, decoding.length_penalty).found
-            return [[best] for best in found]
+        marks = Marks(target.bos, target.eos, target.pad)
+        if decoding.speculate or (decoding.greedy and padded.is_cuda and recordable(self.translator, plans, key)):
+            return [[best] for best in self.by_rounds(padded, plans, key, max_lengths, marks, decoding)]
         return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)
+
+    def by_rounds(
+        self, source: Tensor, plans: Plans, key: str, max_lengths: Tensor, marks: Marks, decoding: DecodingConfig
+    ) -> list[Hypothesis]:
+        """Greedy search with words drafted, or none; recorded where that can be."""
+        drafts = decoding.draft_words if decoding.speculate else 0
+        draft = self.draft(plans, key, decoding.draft) if drafts else Plan(())
+        penalty = decoding.length_penalty
+
+        def drafter(room: int) -> TranslatorDrafter:
+            return TranslatorDrafter(self.translator, plans, draft, room, key)
+
+        if source.is_cuda and recordable(self.translator, plans, key):
+            longest, what = self.translator.source.longest, (plans, draft, key)
+            return self.recorded.search(what, drafter, source, max_lengths, marks, drafts, penalty, longest)
+        opened = drafter(int(max_lengths.max()) + drafts + 1).open(source)
+        return speculate(opened, *marks, max_lengths, drafts, penalty).found
 
     def draft(self, plans: Plans, key: str, layers: int) -> Plan:
         """The decoder plan of so many layers, to draft for a deeper one."""

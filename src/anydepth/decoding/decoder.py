@@ -100,6 +100,11 @@ class DecodingConfig:
         if not self.sample:
             _require(self.n_best <= self.beam, "n_best", f"at most beam ({self.beam})", self.n_best)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing but the best word counts at every step."""
+        return self.beam == 1 and not (self.sample or self.block_ngrams or self.min_length)
+
     def max_lengths(self, source_lengths: Tensor) -> Tensor:
         """The most tokens each translation may have, from the tokens of its source."""
         lengths = (source_lengths * self.max_ratio).long() + self.max_extra
