@@ -35,6 +35,8 @@ Progress = Callable[[int, int], None]
 
 SEARCH_TOKENS = 16_384
 """Source tokens searched together at most, padding included: long texts come in smaller batches."""
+RECORD = False
+"""Off until tests/parity/test_recorded_search.py has passed on a GPU."""
 SCORE_TOKENS = 4_096
 """Target tokens scored together at most: each has a logit for every word."""
 ONE = {"n_best": 1}
@@ -249,7 +251,7 @@ class Run:
         lengths = torch.tensor([len(ids) for ids in sources])
         max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
         marks = Marks(target.bos, target.eos, target.pad)
-        if decoding.speculate or (decoding.greedy and padded.is_cuda and recordable(self.translator, plans, key)):
+        if decoding.speculate or (decoding.greedy and self.records(plans, key)):
             return [[best] for best in self.by_rounds(padded, plans, key, max_lengths, marks, decoding)]
         return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)
 
@@ -264,11 +266,15 @@ class Run:
         def drafter(room: int) -> TranslatorDrafter:
             return TranslatorDrafter(self.translator, plans, draft, room, key)
 
-        if source.is_cuda and recordable(self.translator, plans, key):
+        if self.records(plans, key):
             longest, what = self.translator.source.longest, (plans, draft, key)
             return self.recorded.search(what, drafter, source, max_lengths, marks, drafts, penalty, longest)
         opened = drafter(int(max_lengths.max()) + drafts + 1).open(source)
         return speculate(opened, *marks, max_lengths, drafts, penalty).found
+
+    def records(self, plans: Plans, key: str) -> bool:
+        """Whether greedy searches are replayed as CUDA graphs."""
+        return RECORD and self.device.type == "cuda" and recordable(self.translator, plans, key)
 
     def draft(self, plans: Plans, key: str, layers: int) -> Plan:
         """The decoder plan of so many layers, to draft for a deeper one."""
