@@ -10,6 +10,7 @@ from typing import Literal
 
 from anydepth.config_class import config
 from anydepth.config_reader import read
+from anydepth.data.corpora import Split
 from anydepth.errors import UserError
 
 Value = int | float | str
@@ -82,7 +83,11 @@ class DistillStage:
 
 @config
 class EvaluateStage:
-    """Scores runs on the test set of their recipe: grid.json in each of them."""
+    """Scores runs on the test set of their recipe: grid.json in each of them.
+
+    With `settings`, `on` or `sentences` it is another evaluation than the run's own and gets folders of its own, named
+    after the stage and the run, which reports can show beside it: soft_latent.
+    """
 
     type: Literal["evaluate"] = "evaluate"
     name: str
@@ -99,9 +104,20 @@ class EvaluateStage:
     """Hypotheses per sentence; 0 means the recipe's."""
     batch: int = 0
     """Sentences decoded together; 0 means the recipe's."""
+    settings: tuple[str, ...] = ()
+    """Changes to the runs for this evaluation, as with --set: other gates of latent depth, for example."""
+    on: Split = "test"
+    """The corpora to score on: those of the recipe for `test`, `dev` or `train`."""
+    sentences: int = 0
+    """The first so many of each corpus; 0 means all."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether its scores are kept in folders of their own."""
+        return bool(self.settings or self.sentences or self.on != "test")
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch"):
+        for name in ("beam", "batch", "sentences"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
 
@@ -114,7 +130,8 @@ class ReportStage:
     name: str
     """The stage's name, and that of the page: name.html."""
     of: tuple[str, ...]
-    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs."""
+    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs. Evaluations in
+    folders of their own are named like trainings."""
 
 
 Stage = TrainStage | BestStage | DistillStage | EvaluateStage | ReportStage
@@ -165,19 +182,24 @@ def read_stages(path: Path, recipe: Path | None, later: tuple[Path, ...] = ()) -
 def check_names(stages: tuple[Stage, ...], path: Path) -> None:
     """Every name is new and can be written as $name; what a stage uses comes before it."""
     runs: dict[str, tuple[str, ...]] = {}
+    scored: dict[str, tuple[str, ...]] = {}
     for stage in stages:
         mine, (setting, used) = runs_of(stage), used_by(stage)
+        known = runs | scored if isinstance(stage, ReportStage) else runs
         for name in (stage.name, *mine):
-            if name in runs or mine.count(name) > 1:
+            if name in runs or name in scored or mine.count(name) > 1:
                 raise UserError(f"{path}: two stages have the name {name}")
             if not (name.isascii() and name.isidentifier()):
                 raise UserError(f"{path}: {name}: a name must be letters, digits and _, to be written as $name")
         for name in used:
-            if not runs.get(name):
+            if not known.get(name):
                 raise UserError(f"{path}: {stage.name}: {setting}: there is no training {name!r} before this stage")
             if isinstance(stage, DistillStage) and len(runs[name]) > 1:
                 raise UserError(f"{path}: {stage.name}: {setting}: {name} has {len(runs[name])} runs; expected one")
         runs |= {name: (name,) for name in mine} | {stage.name: mine}
+        if isinstance(stage, EvaluateStage) and stage.apart:
+            mine = tuple(f"{stage.name}_{run}" for name in used for run in runs[name])
+            scored |= {name: (name,) for name in mine} | {stage.name: mine}
 
 
 def runs_of(stage: Stage) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from anydepth.evaluation.comparison import Comparison, differ
 from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import METRICS, sentence_chrf
-from anydepth.evaluation.records import Record
+from anydepth.evaluation.records import DIVERGED, Record
 from anydepth.evaluation.samples import differences
 from anydepth.evaluation.significance import PairedBootstrap
 from anydepth.evaluation.training_page import curve_table, training_panels
@@ -120,7 +120,9 @@ def sample(chosen: dict[str, Any], names: list[str], against: str, shown: list[s
 
 def _hints(record: Record) -> list[tuple[str, str]]:
     hints = []
-    if not record.grid and not record.languages:
+    if (lost := record.folders[0].path / DIVERGED).exists():
+        hints.append((f"{record.name}: {lost.read_text(encoding='utf-8').partition('. ')[0]}.", ""))
+    elif not record.grid and not record.languages:
         hints.append((f"{record.name} has no depth grid yet.", f"anydepth evaluate {record.folders[0].path}"))
     log = record.main.log
     if not log.train and not log.valid and record.main.trained_here:
