@@ -5,6 +5,7 @@ import json
 import math
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -240,9 +241,14 @@ class Report(Work):
     def do(self, state: State, quiet: bool) -> None:
         from anydepth.evaluation.report import write_report
 
-        runs = {name: [work.left.parent for work in works if not has_diverged(work.run)] for name, works in self.shown.items()}
-        lost = {name: [works[0].run] for name, works in self.shown.items() if not runs[name]}  # curves, and no scores
-        write_report([f"{name}={','.join(map(str, paths))}" for name, paths in (runs | lost).items()], self.left)
+        runs = {name: folders_of(works) for name, works in self.shown.items()}
+        write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
+
+
+def folders_of(works: Sequence[Evaluation]) -> list[Path]:
+    """Those with scores; where all diverged, a run for its curves."""
+    scored = [work.left.parent for work in works if not has_diverged(work.run)]
+    return scored or [work.run for work in works if not work.apart][:1]
 
 
 def has_diverged(run: Path) -> bool:
