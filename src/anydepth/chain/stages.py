@@ -145,6 +145,8 @@ class Chain:
     """Another chain, from the folder of this one, whose stages come before these."""
     recipe: str = ""
     """Recipe of the trainings that name none of their own, from the folder of the chain."""
+    settings: tuple[str, ...] = ()
+    """Changes to the recipe of every training here, before its own `settings`."""
     stages: tuple[Stage, ...]
     """Each may use what those before it left."""
 
@@ -174,7 +176,7 @@ def read_stages(path: Path, recipe: Path | None, later: tuple[Path, ...] = ()) -
             chosen = path.parent / stage.recipe if stage.recipe else default
             if chosen is None:
                 raise UserError(f"{path}: {stage.name}: recipe: missing, and the chain has none for all")
-            stage = replace(stage, recipe=str(chosen))
+            stage = replace(stage, recipe=str(chosen), settings=(*chain.settings, *stage.settings))
         stages += (stage,)
     return stages
 
