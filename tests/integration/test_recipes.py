@@ -47,6 +47,11 @@ CONTENTS = {
     "latent-depth/table7": (15, 9),
     "latent-depth/table8": (15, 10),
     "latent-depth/table9": (17, 9),
+    "multiscale/decisive": (24, 16 + 8 + 8),
+    "multiscale/figure2": (7, 3 * 7),
+    "multiscale/table2": (12, 12),
+    "multiscale/table3": (14, 13),
+    "multiscale/table5": (9, 8),
     "tied-multi/table1": (37, 36 + 36),
     "tied-multi/table3": (10, 4 * 36 + 2),
     "tied-multi/table4": (74, 36 + 36 + 36 + 36),
@@ -205,6 +210,37 @@ def test_the_decisive_comparison_of_latent_depth() -> None:
     assert max(anneals) < min(config.training.steps for config in runs.values())
 
 
+def test_tables_of_multiscale_collaboration_differ_in_what_they_are_about() -> None:
+    table2 = trainings(chain("multiscale/table2"))
+    for direction, languages in (("", ["de", "en"]), ("en_de_", ["en", "de"])):
+        here = [
+            table2[f"{direction}{name}"] for name in ("plain_6", "msc_6", "msc_36", "msc_54", "msc_72", "msc_72_l2")
+        ]
+        assert [config.model.encoder.layers for config in here] == [6, 6, 36, 54, 72, 72]
+        assert [config.training.optimizer.weight_decay for config in here] == [0, 0, 0, 0, 0, 2e-5]
+        assert [config.model.layer.dropout for config in here] == [0.1, 0.1, 0.3, 0.3, 0.3, 0.3]
+        for config in here:
+            (corpus,) = config.data.train
+            assert [Path(file).suffixes[0] for file in (corpus.source, corpus.target)] == [f".{x}" for x in languages]
+    table3 = trainings(chain("multiscale/table3"))
+    for layers in (36, 72):
+        assert table3[f"transparent_{layers}"].model.bridge.type == "transparent"
+        assert table3[f"dlcl_{layers}"].model.encoder.mix == "dlcl"
+        assert table3[f"msc_{layers}"].model.bridge.type == "multiscale"
+    table5 = trainings(chain("multiscale/table5"))
+    assert (table5["addition"].model.bridge.fusion, table5["feed_forward"].model.bridge.context) == ("add", "ffn")
+    assert not table5["without_encoder_context"].model.bridge.encoder_context
+    assert table5["without_context"].model.bridge.context == "none"
+    assert (table5["wide_18"].model.layer.width, table5["wide_18"].model.encoder.layers) == (512, 18)
+    decisive = trainings(chain("multiscale/decisive"))
+    assert decisive["plain_6"].training.keep == 20
+    assert all(config.training.log_gradients for config in decisive.values())
+    rates = [c.training.optimizer.learning_rate for name, c in decisive.items() if name.startswith("plain_sweep_72")]
+    assert rates == [5e-4, 1e-3, 2e-3, 4e-3]
+    fitted = [work for work in planned(chain("multiscale/decisive"), Path("runs/here")) if work.stage == "fitted"]
+    assert {(work.on, work.sentences) for work in fitted if isinstance(work, Evaluation)} == {("train", 3000)}
+
+
 def test_the_sizes_of_tied_multis_table_4() -> None:
     """In millions, with the vocabulary of the recipe; the paper prints three times as many."""
     sizes: Counter[str] = Counter()
@@ -285,7 +321,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("path", CHAINS, ids=name_of)
 def test_a_chain_runs(path: Path, tiny: list[str], results: Path, shallow: Path, cli: Cli) -> None:
     out, settings = results / path.parent.name, tiny
-    if path.parent.name == "latent-depth" and not path.stem.startswith("mlm"):
+    if path.parent.name == "multiscale":
+        path = shallow / path.relative_to(RECIPES)
+        out = results / (path.parent.name if path.stem != "decisive" else "multiscale-decisive")
+        settings = [*tiny, "training.save_every=1"]
+    elif path.parent.name == "latent-depth" and not path.stem.startswith("mlm"):
         path = shallow / path.relative_to(RECIPES)
         out, settings = results / "latent-depth" / SHARED.get(path.stem, path.stem), latent(path, tiny)
     elif path.stem == "decisive":  # its trainings have other lengths than those of the tables

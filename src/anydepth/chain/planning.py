@@ -10,6 +10,7 @@ import torch
 
 from anydepth.chain.stages import (
     BestStage,
+    DifficultyStage,
     DistillStage,
     EvaluateStage,
     ReportStage,
@@ -19,7 +20,7 @@ from anydepth.chain.stages import (
     load,
     runs_of,
 )
-from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Training, Work
+from anydepth.chain.work import Choice, Distillation, Evaluation, Judgement, Report, Training, Work
 from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
@@ -27,6 +28,7 @@ from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
+from anydepth.evaluation.difficulty import FILE
 from anydepth.languages import known_languages
 from anydepth.plan import depth_name
 
@@ -73,11 +75,13 @@ class Planner:
                 if stage.apart:
                     self.scored |= {work.name: (work.name,) for work in works}
                     self.scored[stage.name] = tuple(work.name for work in works)
+            case DifficultyStage():
+                works = [self.judgement(stage)]
             case ReportStage():
                 works = [self.report(stage)]
         self.works += works
         self.runs |= {name: (name,) for name in runs_of(stage)} | {stage.name: runs_of(stage)}
-        if not isinstance(stage, EvaluateStage | ReportStage):
+        if not isinstance(stage, EvaluateStage | DifficultyStage | ReportStage):
             self.left |= {work.name: work.left for work in works}
 
     def named(self, stages: Iterable[str]) -> tuple[str, ...]:
@@ -187,6 +191,21 @@ class Planner:
             languages=languages,
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
+        )
+
+    def judgement(self, stage: DifficultyStage) -> Judgement:
+        (run,) = self.runs[stage.of]
+        if not self.configs[run].data.test:
+            raise self.mistake(stage.name, f"{run} has no data.test to be judged")
+        if self.configs[run].training.keep < 2:
+            raise self.mistake(stage.name, f"{run} keeps one checkpoint; expected training.keep of 2 or more")
+        return Judgement(
+            name=stage.name,
+            stage=stage.name,
+            left=self.left[run] / FILE,
+            needs=(run,),
+            checkpoints=stage.checkpoints,
+            parts=stage.parts,
         )
 
     def report(self, stage: ReportStage) -> Report:

@@ -134,7 +134,27 @@ class ReportStage:
     folders of their own are named like trainings."""
 
 
-Stage = TrainStage | BestStage | DistillStage | EvaluateStage | ReportStage
+@config
+class DifficultyStage:
+    """Judges how difficult the test sentences of a run are for it, for the reports after it: difficulty.json."""
+
+    type: Literal["difficulty"] = "difficulty"
+    name: str
+    """The stage's name."""
+    of: str
+    """The training that judges, whose recipe keeps several checkpoints."""
+    checkpoints: int = 20
+    """The last so many, or as many as there are."""
+    parts: int = 4
+    """Equal parts to cut the test set into."""
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoints", "parts"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2")
+
+
+Stage = TrainStage | BestStage | DistillStage | EvaluateStage | DifficultyStage | ReportStage
 
 
 @config
@@ -196,7 +216,7 @@ def check_names(stages: tuple[Stage, ...], path: Path) -> None:
         for name in used:
             if not known.get(name):
                 raise UserError(f"{path}: {stage.name}: {setting}: there is no training {name!r} before this stage")
-            if isinstance(stage, DistillStage) and len(runs[name]) > 1:
+            if isinstance(stage, DistillStage | DifficultyStage) and len(runs[name]) > 1:
                 raise UserError(f"{path}: {stage.name}: {setting}: {name} has {len(runs[name])} runs; expected one")
         runs |= {name: (name,) for name in mine} | {stage.name: mine}
         if isinstance(stage, EvaluateStage) and stage.apart:
@@ -220,7 +240,7 @@ def used_by(stage: Stage) -> tuple[str, tuple[str, ...]]:
     match stage:
         case TrainStage():
             return "settings", ()
-        case BestStage():
+        case BestStage() | DifficultyStage():
             return "of", (stage.of,)
         case DistillStage():
             return "teacher", (stage.teacher,)

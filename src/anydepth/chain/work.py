@@ -15,10 +15,11 @@ import torch
 from anydepth.config import Config, dump
 from anydepth.config import load as load_config
 from anydepth.data.corpora import Split
+from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.records import DIVERGED
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_sets
+from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_set, read_test_sets
 
 State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
 ENDED: tuple[State, ...] = ("done", "diverged")
@@ -219,6 +220,34 @@ class Evaluation(Work):
         if self.apart:
             decoding = replace(run.config.decoding, beam=self.beam, batch=self.batch)
             checkpoint.write_text(dump(replace(run.config, decoding=decoding)), folder / "config.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement(Work):
+    """How difficult the test sentences of a run are for it."""
+
+    kind: ClassVar[str] = "difficulty"
+    checkpoints: int
+    parts: int
+
+    def state(self) -> State:
+        """Done where the last checkpoint that is there now has judged."""
+        if has_diverged(self.left.parent):
+            return "diverged"
+        found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
+        if found is None or not saved or max(found.part) + 1 != self.parts:
+            return "to do"
+        return "done" if found.weights == checkpoint.checksum(saved[-1] / "model.safetensors") else "to do"
+
+    def do(self, state: State, quiet: bool) -> None:
+        with progress_for(self.name, "checkpoints", visible=not quiet) as show:
+            judge(
+                self.left.parent,
+                *read_test_set(self.left.parent),
+                checkpoints=self.checkpoints,
+                parts=self.parts,
+                progress=show,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

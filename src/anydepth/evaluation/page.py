@@ -5,8 +5,10 @@ from typing import Any
 
 from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation import plots
+from anydepth.evaluation.attention_page import AttentionPicture, attention_part
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
+from anydepth.evaluation.difficulty_page import DifficultyPart, difficulty_part
 from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import METRICS, sentence_chrf
@@ -31,6 +33,10 @@ class Page:
     tradeoffs: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     languages: LanguageTable | None = None
+
+    difficulty: DifficultyPart | None = None
+    attention: dict[str, list[AttentionPicture]] = field(default_factory=dict)
+    """By sentence."""
 
     # of one run
     headline: dict[str, Any] | None = None
@@ -85,6 +91,8 @@ def begin(records: list[Record]) -> Page:
         panels=training_panels(records),
         layers=layers_part(records),
         curve_tables=[curve_table(record) for record in records],
+        difficulty=difficulty_part(records),
+        attention=attention_part(records),
     )
 
 

@@ -1,0 +1,75 @@
+"""The report's part about easy and difficult sentences: BLEU of every run on each part of the test set."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anydepth.evaluation.difficulty import Difficulty, read_difficulty
+from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, signed, styled
+from anydepth.evaluation.metrics import Statistics
+from anydepth.evaluation.records import Record
+
+
+@dataclass(frozen=True)
+class DifficultyPart:
+    judge: str
+    """The run whose losses tell how difficult a sentence is."""
+    checkpoints: int
+    names: list[str]
+    sizes: list[int]
+    """Sentences in each part."""
+    baseline: str
+    rows: list[tuple[str, list[float], list[float]]]
+    """A run, its BLEU on each part, and what it is above the baseline there."""
+    picture: str
+
+
+def difficulty_part(records: list[Record]) -> DifficultyPart | None:
+    """By the first run that has judged a test set, for all that were evaluated on it."""
+    for record in records:
+        if (found := read_difficulty(record.main.path)) is None:
+            continue
+        rows = {one.name: scores for one in records if (scores := scores_by_part(one, found))}
+        if not rows:
+            continue
+        baseline = record.name if record.name in rows else next(iter(rows))
+        compared = [
+            (name, scores, [mine - theirs for mine, theirs in zip(scores, rows[baseline])])
+            for name, scores in rows.items()
+        ]
+        sizes = np.bincount(found.part).tolist()
+        svg = picture(found.names, compared, baseline) if len(compared) > 1 else ""
+        return DifficultyPart(record.name, len(found.steps), found.names, sizes, baseline, compared, svg)
+    return None
+
+
+def scores_by_part(record: Record, difficulty: Difficulty) -> list[float]:
+    """BLEU on each part, at the deepest depth of the run; nothing if it was evaluated on another test set."""
+    if not record.grid or record.perplexities or record.grid.get("test_set") != difficulty.test_set:
+        return []
+    counts = record.statistics([record.deepest]).get(record.deepest)
+    if counts is None:
+        return []
+    part = np.array(difficulty.part)
+    selections = [part == number for number in range(part.max() + 1)]
+    return [Statistics(counts.bleu[rows], counts.chrf[rows]).scores()["bleu"] for rows in selections]
+
+
+@styled
+def picture(names: list[str], rows: list[tuple[str, list[float], list[float]]], baseline: str) -> str:
+    """What each run is above the baseline, part by part."""
+    shown = [(place, name, gains) for place, (name, _, gains) in enumerate(rows) if name != baseline]
+    figure, axes = empty_figure(740, 300)
+    width, titles = 0.8 / len(shown), {}
+    for column, (place, name, gains) in enumerate(shown):
+        xs = [number - 0.4 + width * (column + 0.5) for number in range(len(names))]
+        bars = axes.bar(xs, gains, width=0.92 * width, color=SERIES[place % len(SERIES)], label=name)
+        for number, (bar, gain) in enumerate(zip(bars, gains)):
+            bar.set_gid(f"gain-{column}-{number}")
+            titles[f"gain-{column}-{number}"] = f"{name}, {names[number]}: {signed(gain)} BLEU"
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set(ylabel=f"BLEU above {baseline}")
+    axes.set_xticks(range(len(names)), names)
+    axes.grid(axis="x", visible=False)
+    axes.legend(labelcolor=INK)
+    return as_svg(figure, f"BLEU above {baseline} by difficulty", titles)
