@@ -34,7 +34,7 @@ def picture(sentence: AttentionMap, weights: list[list[float]], description: str
     rows, columns = len(sentence.target), len(sentence.source)
     longest = max(map(len, sentence.source)), max(map(len, sentence.target))
     figure, axes = empty_figure(30 + 7 * longest[1] + 17 * columns, 30 + 7 * longest[0] + 17 * rows)
-    axes.imshow(np.array(weights), cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="none")
+    axes.imshow(np.array(weights), cmap="viridis", vmin=0, aspect="auto", interpolation="none")
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelcolor=INK, top=True, labeltop=True, bottom=False, labelbottom=False)

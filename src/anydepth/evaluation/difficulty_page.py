@@ -71,5 +71,5 @@ def picture(names: list[str], rows: list[tuple[str, list[float], list[float]]], 
     axes.set(ylabel=f"BLEU above {baseline}")
     axes.set_xticks(range(len(names)), names)
     axes.grid(axis="x", visible=False)
-    axes.legend(labelcolor=INK)
+    axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     return as_svg(figure, f"BLEU above {baseline} by difficulty", titles)
