@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.manual_seed(0)
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # several models at once: none may fall back in silence
     device = pick_device("auto")
     result = {"device": device_name(device), "torch": torch.__version__}
     result |= decoding(args, device) | training(args, device)

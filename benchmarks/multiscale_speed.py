@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.manual_seed(0)
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # several models at once: none may fall back in silence
     device = pick_device("auto")
     models = {
         f"plain {args.shallow}": build(args, args.shallow, LastStateConfig()),
