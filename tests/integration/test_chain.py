@@ -340,6 +340,11 @@ settings = ['decoding.length_penalty=0.5']
 type = "report"
 name = "fits"
 of = ["fitted", "winner"]
+
+[[stages]]
+type = "report"
+name = "trainings"
+curves = ["seeds"]
 """
 
 
@@ -357,6 +362,9 @@ def test_other_evaluations_have_folders_of_their_own(tmp_path: Path) -> None:
     assert json.loads((out / "plain_2/grid.json").read_text())["sentences"] == 20
     assert "length_penalty = 0.5" in (out / "fitted_plain_2/config.toml").read_text()
     assert "fitted" in (out / "fits.html").read_text()
+    trainings = (out / "trainings.html").read_text()
+    assert all(f"seeds_{seed}" in trainings for seed in (5, 6, 7))
+    assert 'id="training"' in trainings
     assert set(states(path, out, settings=settings).values()) == {"done"}
     changed = chain(tmp_path, TABLE + APART.replace("sentences = 3", "sentences = 4"))
     assert states(changed, out, settings=settings)["fitted_plain_2"] == "interrupted"
@@ -365,10 +373,12 @@ def test_other_evaluations_have_folders_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (('of = ["fitted", "winner"]', 'of = ["fited"]'), "fits: of: there is no training 'fited' before this stage"),
+        (('of = ["fitted", "winner"]', 'of = ["fited"]'), "fits: of, curves: there is no training 'fited' before"),
         (("length_penalty=0.5", "length=0.5"), "fitted: --set decoding.length: no such setting"),
         (('on = "train"', 'on = "training"'), "on: expected one of"),
         (('name = "fitted"', 'name = "seeds"'), "two stages have the name seeds"),
+        (('curves = ["seeds"]', ""), "of, curves: expected at least one stage to show"),
+        (('curves = ["seeds"]', 'curves = ["seed"]'), "trainings: of, curves: there is no training 'seed' before"),
     ],
 )
 def test_mistakes_in_other_evaluations(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:

@@ -34,7 +34,7 @@ CONTENTS = {
     "flexible-depth/from-scratch": (4, 25 + 24),
     "flexible-depth/decisive": (11, 1 + 6 + 2 * 24 + 2 * 36),
     # what latent depth can be scored at is learnt
-    "latent-depth/decisive": (20, 12),
+    "latent-depth/decisive": (20, 3),
     "latent-depth/figure4": (6, 0),
     "latent-depth/figure8": (2, 0),
     "latent-depth/mlm-table2": (12, 9),
@@ -47,7 +47,7 @@ CONTENTS = {
     "latent-depth/table7": (15, 9),
     "latent-depth/table8": (15, 10),
     "latent-depth/table9": (17, 9),
-    "multiscale/decisive": (24, 16 + 8 + 8),
+    "multiscale/decisive": (24, 8 + 8),
     "multiscale/figure2": (7, 3 * 7),
     "multiscale/table2": (12, 12),
     "multiscale/table3": (14, 13),

@@ -214,6 +214,7 @@ class Planner:
         for run in (runs := self.named(stage.of)):
             if run not in scored:
                 raise self.mistake(stage.name, f"{run} is not evaluated by a stage before it")
+        curves = {run: self.left[run] for run in self.named(stage.curves)}
         shown: dict[str, tuple[Evaluation, ...]] = {}
         for name in stage.of:
             here = {run: scored[run] for run in self.named([name])}
@@ -227,8 +228,9 @@ class Planner:
             name=stage.name,
             stage=stage.name,
             left=self.folder / f"{stage.name}.html",
-            needs=tuple(scored[run].name for run in runs),
+            needs=(*(scored[run].name for run in runs), *curves),
             shown=shown,
+            curves=curves,
         )
 
     def mistake(self, name: str, text: str) -> UserError:

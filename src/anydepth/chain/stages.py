@@ -129,9 +129,15 @@ class ReportStage:
     type: Literal["report"] = "report"
     name: str
     """The stage's name, and that of the page: name.html."""
-    of: tuple[str, ...]
+    of: tuple[str, ...] = ()
     """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs. Evaluations in
     folders of their own are named like trainings."""
+    curves: tuple[str, ...] = ()
+    """Stages of whose runs only the training is shown: nothing needs to be evaluated."""
+
+    def __post_init__(self) -> None:
+        if not self.of and not self.curves:
+            raise ValueError("of, curves: expected at least one stage to show")
 
 
 @config
@@ -244,5 +250,7 @@ def used_by(stage: Stage) -> tuple[str, tuple[str, ...]]:
             return "of", (stage.of,)
         case DistillStage():
             return "teacher", (stage.teacher,)
-        case _:
+        case EvaluateStage():
             return "of", stage.of
+        case ReportStage():
+            return "of, curves", (*stage.of, *stage.curves)

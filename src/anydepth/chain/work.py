@@ -255,14 +255,17 @@ class Report(Work):
     kind: ClassVar[str] = "report"
     shown: dict[str, tuple[Evaluation, ...]]
     """Names for the page, and the scored runs each stands for."""
+    curves: dict[str, Path]
+    """Names, and runs whose training alone is shown."""
 
     @property
     def runs(self) -> list[Path]:
-        return [work.left.parent for works in self.shown.values() for work in works]
+        return [*(work.left.parent for works in self.shown.values() for work in works), *self.curves.values()]
 
     def state(self) -> State:
         """Done where no run was scored after the page was written."""
         made = [work.mark for works in self.shown.values() for work in works]
+        made += [run / "metrics.jsonl" for run in self.curves.values()]
         if not self.left.exists() or not all(file.exists() for file in made):
             return "to do"
         return "done" if max(map(modified, made)) <= modified(self.left) else "to do"
@@ -271,6 +274,7 @@ class Report(Work):
         from anydepth.evaluation.report import write_report
 
         runs = {name: folders_of(works) for name, works in self.shown.items()}
+        runs |= {name: [run] for name, run in self.curves.items()}
         write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
 
 
