@@ -80,8 +80,9 @@ class Training(Work):
 
         try:
             train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
-        except Diverged as error:
-            checkpoint.write_text(f"{error}\n", self.left / DIVERGED)
+        except Diverged as error:  # in every process of torchrun at the same step
+            if os.environ.get("RANK", "0") == "0":
+                checkpoint.write_text(f"{error}\n", self.left / DIVERGED)
         torch.compiler.reset()  # the same code is compiled a few times at most: the next training counts from 0
         if torch.cuda.is_available():
             gc.collect()
