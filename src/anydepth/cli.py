@@ -27,6 +27,7 @@ from anydepth.verbs import (
     print_outputs,
     progress_bar,
     progress_for,
+    read_test_set,
     read_test_sets,
     report_runs,
     say_how_many_were_cut,
@@ -391,6 +392,41 @@ def oracle(run: RunFolder, as_json: Json = False) -> None:
         print(json.dumps(found.as_json(), indent=1))
     else:
         print_oracle(Console(highlight=False), found)
+
+
+@app.command()
+def difficulty(
+    run: RunFolder,
+    checkpoints: Annotated[int, typer.Option(help="The last so many, or as many as there are.")] = 20,
+    parts: Annotated[int, typer.Option(help="Equal parts to cut the test set into.")] = 4,
+    device: Device = "auto",
+) -> None:
+    """Judge how difficult every test sentence is; reports then score runs on easy and difficult ones."""
+    from anydepth.evaluation.difficulty import judge
+    from anydepth.evaluation.report import write_report
+
+    source, reference = read_test_set(run)
+    with progress_for("judging", "checkpoints") as show:
+        found = judge(run, source, reference, checkpoints=checkpoints, parts=parts, device=device, progress=show)
+    page = write_report([run], run / "report.html")
+    print(f"{len(source)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
+
+
+@app.command()
+def attention(
+    run: RunFolder,
+    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A sentence to translate; may be repeated.")],
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Show in the report where the words of a translation look."""
+    from anydepth.evaluation.attention import write_attention
+    from anydepth.evaluation.report import write_report
+    from anydepth.run import load
+
+    write_attention(load(run, device).in_language(language), text, depth)
+    print(f"The report is in {write_report([run], run / 'report.html')}.")
 
 
 @app.command()

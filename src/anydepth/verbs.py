@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from anydepth.errors import UserError
 
 if TYPE_CHECKING:
     from anydepth.config import Config
-    from anydepth.data.corpora import CorpusConfig
+    from anydepth.data.corpora import CorpusConfig, Split
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
@@ -93,8 +94,11 @@ def read_test_sets(
     reference: Path | None = None,
     settings: Sequence[str] = (),
     language: str | None = None,
+    on: "Split" = "test",
+    sentences: int = 0,
 ) -> dict[str, "TestSet"]:
-    """By language, "" where a run has only one: given as files, or those that the run's recipe names."""
+    """By language, "" where a run has only one: given as files, or those that the run's recipe names. `on` takes its
+    dev or training corpora instead, `sentences` the first so many of each."""
     from anydepth.data.corpora import ParallelText, Skips, read_pairs
 
     if (source is None) != (reference is None):
@@ -104,14 +108,14 @@ def read_test_sets(
         _, key = config_and_language(run, settings, language)
         corpora = [ParallelText(source=str(source), target=str(reference), key=key)]
     else:
-        corpora = corpora_for_test(run, settings, language)
+        corpora = corpora_for_test(run, settings, language, on)
     keys = [corpus.key for corpus in corpora]
     if twice := [key for key in keys if keys.count(key) > 1]:
         which = f" for {twice[0]}" if twice[0] else " without a key"
         raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
     skips, found = Skips(), {}
     for corpus in corpora:
-        pairs = list(read_pairs(corpus, "test", skips))
+        pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
         found[corpus.key] = ([source for source, _ in pairs], [target for _, target in pairs])
     if summary := skips.summary():
         print(f"anydepth: {summary}", file=sys.stderr)
@@ -127,12 +131,14 @@ def read_test_set(run: Path) -> "TestSet":
     return test_set
 
 
-def corpora_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> list["CorpusConfig"]:
-    """The test sets that a run's recipe names, for a language or all."""
+def corpora_for_test(
+    run: Path, settings: Sequence[str] = (), language: str | None = None, on: "Split" = "test"
+) -> list["CorpusConfig"]:
+    """The test sets (or dev sets, or training corpora) that a run's recipe names, for a language or all."""
     from anydepth.encoder_models import MaskedLMConfig
 
     config, key = config_and_language(run, settings, language)
-    corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
+    corpora = [corpus for corpus in getattr(config.data, on) if not key or corpus.key == key]
     if not corpora:
         wanted, flags = f" for {language}" if language else "", "--source and --reference"
         flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags

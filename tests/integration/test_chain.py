@@ -170,7 +170,8 @@ def test_a_table(tmp_path: Path, cli: Cli) -> None:
     cells = json.loads((out / "winner" / "grid.json").read_text())["cells"]
     assert [(cell["encoder"], cell["decoder"]) for cell in cells] == [(1, 2), (2, 2)]
     (page,) = (work for work in planned(path, out, None, small(tmp_path)) if isinstance(work, Report))
-    assert page.shown == {"plain": (out / "plain_1", out / "plain_2"), "winner": (out / "winner",)}
+    shown = {name: tuple(work.run for work in works) for name, works in page.shown.items()}
+    assert shown == {"plain": (out / "plain_1", out / "plain_2"), "winner": (out / "winner",)}
 
     code, printed, _ = cli("chain", path, "--out", out, "--list", *changes)
     assert code == 0
@@ -324,6 +325,89 @@ def test_mistakes_in_a_table(tmp_path: Path, change: tuple[str, str], complaint:
     with pytest.raises(UserError, match=complaint):
         run_chain(chain(tmp_path, TABLE.replace(*change)), tmp_path / "out", settings=small(tmp_path), quiet=True)
     assert not (tmp_path / "out").exists()
+
+
+APART = """
+[[stages]]
+type = "evaluate"
+name = "fitted"
+of = ["plain"]
+on = "train"
+sentences = 3
+settings = ['decoding.length_penalty=0.5']
+
+[[stages]]
+type = "report"
+name = "fits"
+of = ["fitted", "winner"]
+
+[[stages]]
+type = "report"
+name = "trainings"
+curves = ["seeds"]
+"""
+
+
+def test_other_evaluations_have_folders_of_their_own(tmp_path: Path) -> None:
+    """Three sentences of the first training corpus, decoded in another way, beside the run's own scores."""
+    one_corpus = f'data.train=[{{type="parallel", source="{tmp_path}/train.source", target="{tmp_path}/train.target"}}]'
+    settings, out = [*small(tmp_path), one_corpus], tmp_path / "out"
+    path = chain(tmp_path, TABLE + APART)
+    run_chain(path, out, settings=settings, quiet=True)
+    grid = json.loads((out / "fitted_plain_2/grid.json").read_text())
+    assert (grid["sentences"], grid["on"], grid["changes"]) == (3, "train", ["decoding.length_penalty=0.5"])
+    assert (out / "fitted_plain_2/outputs/source.txt").read_text() == "".join(
+        (tmp_path / "train.source").read_text().splitlines(keepends=True)[:3]
+    )
+    assert json.loads((out / "plain_2/grid.json").read_text())["sentences"] == 20
+    assert "length_penalty = 0.5" in (out / "fitted_plain_2/config.toml").read_text()
+    assert "fitted" in (out / "fits.html").read_text()
+    trainings = (out / "trainings.html").read_text()
+    assert all(f"seeds_{seed}" in trainings for seed in (5, 6, 7))
+    assert 'id="training"' in trainings
+    assert set(states(path, out, settings=settings).values()) == {"done"}
+    changed = chain(tmp_path, TABLE + APART.replace("sentences = 3", "sentences = 4"))
+    assert states(changed, out, settings=settings)["fitted_plain_2"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (('of = ["fitted", "winner"]', 'of = ["fited"]'), "fits: of, curves: there is no training 'fited' before"),
+        (("length_penalty=0.5", "length=0.5"), "fitted: --set decoding.length: no such setting"),
+        (('on = "train"', 'on = "training"'), "on: expected one of"),
+        (('name = "fitted"', 'name = "seeds"'), "two stages have the name seeds"),
+        (('curves = ["seeds"]', ""), "of, curves: expected at least one stage to show"),
+        (('curves = ["seeds"]', 'curves = ["seed"]'), "trainings: of, curves: there is no training 'seed' before"),
+    ],
+)
+def test_mistakes_in_other_evaluations(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        planned(chain(tmp_path, TABLE + APART.replace(*change)), tmp_path / "out", settings=small(tmp_path))
+
+
+def test_a_training_that_diverges_is_a_result(tmp_path: Path, cli: Cli) -> None:
+    """The others go on; it has no score, is never the best, and the page says what became of it."""
+    text = TABLE.replace("each = [{ seed = [5, 6, 7] }]", "each = [{ rate = [1e-2, 1e12] }]")
+    text = text.replace('"seed=$seed"', '"training.optimizer.learning_rate=$rate", "training.optimizer.warmup=0"')
+    text = text.replace('of = ["plain", "winner"]\nencoder', 'of = ["plain", "winner", "seeds"]\nencoder')
+    text = text.replace('of = ["plain", "winner"]', 'of = ["plain", "seeds"]')
+    path, out = chain(tmp_path, text), tmp_path / "out"
+    changes = [*small(tmp_path), "training.steps=6"]
+    code, _, said = cli("chain", path, "--out", out, *(part for change in changes for part in ("--set", change)))
+    assert code == 0, said
+    assert "4/11 train seeds_1000000000000_0: diverged in" in said
+    found = states(path, out, settings=changes)
+    lost = ("seeds_1000000000000_0", "scores_seeds_1000000000000_0")
+    assert {name for name, state in found.items() if state == "diverged"} == set(lost)
+    assert {state for name, state in found.items() if name not in lost} == {"done"}
+    assert os.readlink(out / "winner") == "seeds_0_01"
+    page = (out / "page.html").read_text()
+    assert "seeds_1000000000000_0: training diverged at step" in page
+
+    all_lost = chain(tmp_path, text.replace("1e-2, 1e12", "1e11, 1e12"))
+    run_chain(all_lost, tmp_path / "lost", settings=changes, quiet=True)
+    assert states(all_lost, tmp_path / "lost", settings=changes)["scores_winner"] == "diverged"
 
 
 def test_without_a_test_set_there_is_nothing_to_score(tmp_path: Path) -> None:

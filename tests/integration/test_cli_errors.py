@@ -162,6 +162,8 @@ def test_folders_that_are_no_runs(complaint: Callable[..., str], tmp_path: Path)
         ["describe", tmp_path],
         ["report", tmp_path],
         ["oracle", tmp_path],
+        ["difficulty", tmp_path],
+        ["attention", tmp_path, "--text", "one"],
     ):
         message = complaint(*verb)
         assert str(tmp_path) in message

@@ -33,14 +33,51 @@ CONTENTS = {
     "flexible-depth/figure1": (11, 25 + 8 * 24),
     "flexible-depth/from-scratch": (4, 25 + 24),
     "flexible-depth/decisive": (11, 1 + 6 + 2 * 24 + 2 * 36),
-    "latent-depth/mlm-table2": (7, 2),  # what latent depth can be scored at is learnt
+    # what latent depth can be scored at is learnt
+    "latent-depth/decisive": (20, 3),
+    "latent-depth/figure4": (6, 0),
+    "latent-depth/figure8": (2, 0),
+    "latent-depth/mlm-table2": (12, 9),
+    "latent-depth/table1": (16, 2 * 10),
+    "latent-depth/table12": (16, 2 * 10),
+    "latent-depth/table3": (12, 10),
+    "latent-depth/table4": (13, 10),
+    "latent-depth/table5": (15, 10),
+    "latent-depth/table6": (17, 10),
+    "latent-depth/table7": (16, 10),
+    "latent-depth/table8": (16, 11),
+    "latent-depth/table9": (18, 10),
+    "multiscale/decisive": (24, 8 + 8),
+    "multiscale/figure2": (7, 3 * 7),
+    "multiscale/table2": (12, 12),
+    "multiscale/table3": (14, 13),
+    "multiscale/table5": (9, 8),
     "tied-multi/table1": (37, 36 + 36),
     "tied-multi/table3": (10, 4 * 36 + 2),
     "tied-multi/table4": (74, 36 + 36 + 36 + 36),
 }
 """Trainings and scored depths of each chain: the sizes of the papers' tables."""
-WITH_PAGE = ("flexible-depth/table4", "flexible-depth/decisive", "tied-multi/table3", "latent-depth/mlm-table2")
-"""Pages take seconds: these have separate models as one grid, grids of different shapes, and a link to the best run."""
+WITH_PAGE = (
+    "flexible-depth/table4",
+    "flexible-depth/decisive",
+    "tied-multi/table3",
+    "latent-depth/mlm-table2",
+    "latent-depth/figure8",
+)
+"""Pages take seconds: these have separate models as one grid, grids of different shapes, a link to the best run,
+perplexities and languages."""
+SHARED = {
+    "table1": "pair",
+    "table12": "pair",
+    "table3": "related",
+    "table4": "one-to-many",
+    "table7": "one-to-many",
+    "table5": "many-to-one",
+    "table6": "many-to-one",
+    "table8": "many-to-one",
+    "table9": "many-to-one",
+}
+"""The tables of latent depth that have stages in common, by the folder they share (README.md)."""
 COMPARISONS = [name for name in CONTENTS if name.startswith("flexible-depth") and not name.endswith("chain")]
 
 
@@ -114,6 +151,96 @@ def test_tables_differ_in_what_they_are_about() -> None:
     assert tied["tied_recurrent_distilled"].model.encoder.layers == 1
 
 
+def layers_of(config: Config) -> tuple[int, int]:
+    return config.model.encoder.layers, config.model.decoder.layers
+
+
+def test_tables_of_latent_depth_differ_in_what_they_are_about() -> None:
+    pair = trainings(chain("latent-depth/table1"))
+    both = [config for name, config in pair.items() if name.startswith("latent_both")]
+    assert [layers_of(config) for config in both] == [(24, 24), (36, 36), (48, 48), (64, 64)]
+    assert {config.model.encoder.depth.type for config in both} == {"latent"}
+    assert [(config.model.encoder.mix, *layers_of(config)) for name, config in pair.items() if "dlcl" in name] == [
+        ("dlcl", 36, 36),
+        ("dlcl", 48, 48),
+    ]
+    for name, side, languages in (("table3", "target", 8), ("table4", "target", 6), ("table5", "source", 6)):
+        table = trainings(chain(f"latent-depth/{name}"))
+        assert {len(config.data.train) for config in table.values()} == {languages}
+        assert {config.training.accumulate for config in table.values()} == {languages}
+        drops = [config.model.decoder.depth.drop for run, config in table.items() if run.startswith("layerdrop")]
+        assert drops == [0.1, 0.2, 0.5]
+        assert (table["rezero"].model.layer.norm, table["rezero"].model.encoder.depth.type) == ("none", "rezero")
+        assert table["wide"].model.layer.width == 2 * table["static_6_6"].model.layer.width
+        assert table["latent_24_24_12"].model.decoder.depth.per == side
+        assert len(table["latent_24_24_12"].model.decoder.depth.keys) == languages
+    assert layers_of(trainings(chain("latent-depth/table4"))["latent_12_100_50"]) == (12, 100)
+    encoder_only = trainings(chain("latent-depth/table5"))["latent_encoder"]
+    assert (*layers_of(encoder_only), encoder_only.model.decoder.depth.type) == (36, 12, "full")
+    beta = trainings(chain("latent-depth/table6"))
+    runs = ("beta_0_0", "latent_24_24_12", "beta_10_0")
+    assert [beta[name].training.objective.beta for name in runs] == [0, 1, 10]
+    terms = trainings(chain("latent-depth/table7"))
+    runs = ("latent_24_24_12", "without_depth", "without_kl", "without_both")
+    losses = [terms[name].training.objective for name in runs]
+    assert [(loss.beta, loss.depth_weight) for loss in losses] == [(1, 0.1), (1, 0), (0, 0.1), (0, 0)]
+    inner = trainings(chain("latent-depth/table9"))
+    assert [inner[f"inner_{steps}"].training.inner_steps for steps in (2, 5, 10)] == [2, 5, 10]
+    priors = trainings(chain("latent-depth/figure4"))
+    losses = [priors[f"prior_{name}_token"].training.objective for name in ("uniform", "aggregated", "annealed")]
+    assert [(loss.prior, loss.kl_warmup) for loss in losses] == [
+        ("uniform", 0),
+        ("aggregated", 0),
+        ("aggregated", 1500),
+    ]
+
+
+def test_the_decisive_comparison_of_latent_depth() -> None:
+    runs = trainings(chain("latent-depth/decisive"))
+    for layers in (24, 48):
+        for kind, depth in (("static", "full"), ("latent", "latent")):
+            sweep = [config for name, config in runs.items() if name.startswith(f"{kind}_{layers}_")]
+            assert [config.training.optimizer.learning_rate for config in sweep] == [5e-4, 1.5e-3, 4e-3]
+            assert {layers_of(config) for config in sweep} == {(layers, layers)}
+            assert {config.model.decoder.depth.type for config in sweep} == {depth}
+    assert layers_of(runs["latent_100"]) == (12, 100)
+    assert {config.model.layer.width for config in runs.values()} == {256}
+    assert all(config.training.log_gradients for config in runs.values())
+    anneals = {c.model.decoder.depth.anneal_steps for c in runs.values() if c.model.decoder.depth.type == "latent"}
+    assert max(anneals) < min(config.training.steps for config in runs.values())
+
+
+def test_tables_of_multiscale_collaboration_differ_in_what_they_are_about() -> None:
+    table2 = trainings(chain("multiscale/table2"))
+    for direction, languages in (("", ["de", "en"]), ("en_de_", ["en", "de"])):
+        here = [
+            table2[f"{direction}{name}"] for name in ("plain_6", "msc_6", "msc_36", "msc_54", "msc_72", "msc_72_l2")
+        ]
+        assert [config.model.encoder.layers for config in here] == [6, 6, 36, 54, 72, 72]
+        assert [config.training.optimizer.weight_decay for config in here] == [0, 0, 0, 0, 0, 2e-5]
+        assert [config.model.layer.dropout for config in here] == [0.1, 0.1, 0.3, 0.3, 0.3, 0.3]
+        for config in here:
+            (corpus,) = config.data.train
+            assert [Path(file).suffixes[0] for file in (corpus.source, corpus.target)] == [f".{x}" for x in languages]
+    table3 = trainings(chain("multiscale/table3"))
+    for layers in (36, 72):
+        assert table3[f"transparent_{layers}"].model.bridge.type == "transparent"
+        assert table3[f"dlcl_{layers}"].model.encoder.mix == "dlcl"
+        assert table3[f"msc_{layers}"].model.bridge.type == "multiscale"
+    table5 = trainings(chain("multiscale/table5"))
+    assert (table5["addition"].model.bridge.fusion, table5["feed_forward"].model.bridge.context) == ("add", "ffn")
+    assert not table5["without_encoder_context"].model.bridge.encoder_context
+    assert table5["without_context"].model.bridge.context == "none"
+    assert (table5["wide_18"].model.layer.width, table5["wide_18"].model.encoder.layers) == (512, 18)
+    decisive = trainings(chain("multiscale/decisive"))
+    assert decisive["plain_6"].training.keep == 20
+    assert all(config.training.log_gradients for config in decisive.values())
+    rates = [c.training.optimizer.learning_rate for name, c in decisive.items() if name.startswith("plain_sweep_72")]
+    assert rates == [5e-4, 1e-3, 2e-3, 4e-3]
+    fitted = [work for work in planned(chain("multiscale/decisive"), Path("runs/here")) if work.stage == "fitted"]
+    assert {(work.on, work.sentences) for work in fitted if isinstance(work, Evaluation)} == {("train", 3000)}
+
+
 def test_the_sizes_of_tied_multis_table_4() -> None:
     """In millions, with the vocabulary of the recipe; the paper prints three times as many."""
     sizes: Counter[str] = Counter()
@@ -160,10 +287,48 @@ def as_text(setting: str) -> str:
     return re.sub(r"type=\"parallel\", source=(\"[^\"]*\"), target=\"[^\"]*\"", r'type="text", path=\1', setting)
 
 
+def in_two_languages(setting: str, into: tuple[str, str]) -> str:
+    """Each corpus twice, as two languages."""
+    name, _, corpora = setting.partition("=")
+    if name not in ("data.train", "data.dev", "data.test"):
+        return setting
+    corpus = corpora.strip("[]").removesuffix("}")
+    return f"{name}=[" + ", ".join(f'{corpus}, key="{key}"}}' for key in into) + "]"
+
+
+def latent(path: Path, tiny: list[str]) -> list[str]:
+    """For a chain of latent depth, in one language or in two."""
+    key = next(config.data.train[0].key for config in trainings(path).values())
+    if not key:
+        return tiny
+    source, _, target = key.partition("-")
+    keys = (f"{source}-xx", f"{source}-yy") if source.startswith("en") else (f"xx-{target}", f"yy-{target}")
+    return [*(in_two_languages(setting, keys) for setting in tiny), "training.accumulate=2"]
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipes of very deep models with two layers wherever they have more: names and all else stay."""
+    folder = tmp_path_factory.mktemp("recipes")
+    for path in RECIPES.glob("*/*.toml"):
+        text = re.sub(r"^((?:\w+_)?layers) = [1-9]\d*", r"\1 = 2", path.read_text(), flags=re.MULTILINE)
+        text = re.sub(r"(coder\.layers|coder_layers)=(?!0)[\w$]+", r"\1=2", text)
+        (folder / path.parent.name).mkdir(exist_ok=True)
+        (folder / path.parent.name / path.name).write_text(text)
+    return folder
+
+
 @pytest.mark.parametrize("path", CHAINS, ids=name_of)
-def test_a_chain_runs(path: Path, tiny: list[str], results: Path, cli: Cli) -> None:
+def test_a_chain_runs(path: Path, tiny: list[str], results: Path, shallow: Path, cli: Cli) -> None:
     out, settings = results / path.parent.name, tiny
-    if path.stem == "decisive":  # its trainings have other lengths than those of the tables
+    if path.parent.name == "multiscale":
+        path = shallow / path.relative_to(RECIPES)
+        out = results / (path.parent.name if path.stem != "decisive" else "multiscale-decisive")
+        settings = [*tiny, "training.save_every=1"]
+    elif path.parent.name == "latent-depth" and not path.stem.startswith("mlm"):
+        path = shallow / path.relative_to(RECIPES)
+        out, settings = results / "latent-depth" / SHARED.get(path.stem, path.stem), latent(path, tiny)
+    elif path.stem == "decisive":  # its trainings have other lengths than those of the tables
         out = results / "decisive"
     elif path.parent.name == "flexible-depth":  # the separate models keep their sizes, which the table is about
         settings = [*tiny, "model.encoder.layers=4", "model.decoder.layers=2", "training.validate_depths=[]"]

@@ -15,7 +15,7 @@ from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.comparison import compare
-from anydepth.evaluation.layer_pictures import layer_ticks, over_steps, used_layers
+from anydepth.evaluation.layer_pictures import jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
 from anydepth.evaluation.report import write_report
 from anydepth.evaluation.terminal import print_comparison
@@ -174,3 +174,18 @@ def test_layers_on_an_axis() -> None:
     assert layer_ticks(100) == [1, 20, 40, 60, 80, 100]
     svg = over_steps([10, 20, 90], [[1.0, None], [2.0, 1.0], [3.0, 1.0]], "something", span=(0, 3))
     assert 'aria-label="something"' in svg
+
+
+def test_how_alike_languages_choose(page: str, both: str) -> None:
+    used, left_out = 2.0, -2.0
+    one, other = [used, used, used, left_out], [left_out, used, used, used]
+    assert (jaccard(one, one), jaccard(one, other)) == (1.0, 0.5)
+    assert jaccard_by_chance(one, other) == pytest.approx((9 / 4) / (6 - 9 / 4))
+    for where in (page, both):
+        found = re.findall(r"(\w\w) and (\w\w): \d layers in common, similarity (\d\.\d\d)", section(where, "layers"))
+        alike = {(first, second): float(value) for first, second, value in found}
+        assert len(alike) == len(LANGUAGES) ** 2
+        layers = {name.removeprefix("en-"): set(used_by(n, LAYERS)) for n, name in enumerate(LANGUAGES)}
+        for (first, second), value in alike.items():
+            common, either = layers[first] & layers[second], layers[first] | layers[second]
+            assert value == pytest.approx(len(common) / len(either), abs=0.005)

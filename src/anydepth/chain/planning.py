@@ -10,6 +10,7 @@ import torch
 
 from anydepth.chain.stages import (
     BestStage,
+    DifficultyStage,
     DistillStage,
     EvaluateStage,
     ReportStage,
@@ -19,14 +20,15 @@ from anydepth.chain.stages import (
     load,
     runs_of,
 )
-from anydepth.chain.work import Choice, Distillation, Evaluation, Report, Training, Work
-from anydepth.config import Config
+from anydepth.chain.work import Choice, Distillation, Evaluation, Judgement, Report, Training, Work
+from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
+from anydepth.evaluation.difficulty import FILE
 from anydepth.languages import known_languages
 from anydepth.plan import depth_name
 
@@ -50,6 +52,8 @@ class Planner:
     works: list[Work] = field(default_factory=list)
     runs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Stage → its runs."""
+    scored: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Stage → its evaluations, where they have folders of their own."""
     left: dict[str, Path] = field(default_factory=dict)
     """What $name stands for."""
     configs: dict[str, Config] = field(default_factory=dict)
@@ -68,16 +72,21 @@ class Planner:
                 works = [self.distillation(stage)]
             case EvaluateStage():
                 works = [self.evaluation(stage, run) for run in self.named(stage.of)]
+                if stage.apart:
+                    self.scored |= {work.name: (work.name,) for work in works}
+                    self.scored[stage.name] = tuple(work.name for work in works)
+            case DifficultyStage():
+                works = [self.judgement(stage)]
             case ReportStage():
                 works = [self.report(stage)]
         self.works += works
         self.runs |= {name: (name,) for name in runs_of(stage)} | {stage.name: runs_of(stage)}
-        if not isinstance(stage, EvaluateStage | ReportStage):
+        if not isinstance(stage, EvaluateStage | DifficultyStage | ReportStage):
             self.left |= {work.name: work.left for work in works}
 
     def named(self, stages: Iterable[str]) -> tuple[str, ...]:
         """The runs of these stages, each once."""
-        return tuple(dict.fromkeys(run for stage in stages for run in self.runs[stage]))
+        return tuple(dict.fromkeys(run for stage in stages for run in (self.scored.get(stage) or self.runs[stage])))
 
     # -- trainings
 
@@ -152,46 +161,76 @@ class Planner:
         )
 
     def evaluation(self, stage: EvaluateStage, run: str) -> Evaluation:
-        config = self.configs[run]
-        if not config.data.test:
-            raise self.mistake(stage.name, f"{run} has no data.test to be scored on")
+        try:
+            config = loads(dump(self.configs[run]), stage.settings)
+        except UserError as error:
+            raise self.mistake(stage.name, str(error)) from None
+        corpora = getattr(config.data, stage.on)
+        if not corpora:
+            raise self.mistake(stage.name, f"{run} has no data.{stage.on} to be scored on")
+        if stage.sentences and isinstance(config.model, MaskedLMConfig):
+            raise self.mistake(stage.name, f"sentences: {run} is a masked language model, scored on whole corpora")
         depths: tuple[str, ...] = ()
         if not learns_depth(config):
             depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
             if not depths:
                 raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
         apart = len(known_languages(config)) > 1 and not isinstance(config.model, MaskedLMConfig)
-        languages = tuple(corpus.key for corpus in config.data.test) if apart else ()
+        languages = tuple(corpus.key for corpus in corpora) if apart else ()
+        name = f"{stage.name}_{run}"
         return Evaluation(
-            name=f"{stage.name}_{run}",
+            name=name,
             stage=stage.name,
-            left=self.left[run] / "grid.json",
+            left=(self.folder / name if stage.apart else self.left[run]) / "grid.json",
             needs=(run,),
+            run=self.left[run],
+            settings=stage.settings,
+            on=stage.on,
+            sentences=stage.sentences,
             depths=depths,
             languages=languages,
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
         )
 
+    def judgement(self, stage: DifficultyStage) -> Judgement:
+        (run,) = self.runs[stage.of]
+        if not self.configs[run].data.test:
+            raise self.mistake(stage.name, f"{run} has no data.test to be judged")
+        if self.configs[run].training.keep < 2:
+            raise self.mistake(stage.name, f"{run} keeps one checkpoint; expected training.keep of 2 or more")
+        return Judgement(
+            name=stage.name,
+            stage=stage.name,
+            left=self.left[run] / FILE,
+            needs=(run,),
+            checkpoints=stage.checkpoints,
+            parts=stage.parts,
+        )
+
     def report(self, stage: ReportStage) -> Report:
-        scored = {work.needs[0]: work for work in self.works if isinstance(work, Evaluation)}
+        evaluations = [work for work in self.works if isinstance(work, Evaluation)]
+        scored = {work.name if work.apart else work.needs[0]: work for work in evaluations}
         for run in (runs := self.named(stage.of)):
             if run not in scored:
                 raise self.mistake(stage.name, f"{run} is not evaluated by a stage before it")
-        shown: dict[str, tuple[Path, ...]] = {}
+        curves = {run: self.left[run] for run in self.named(stage.curves)}
+        shown: dict[str, tuple[Evaluation, ...]] = {}
         for name in stage.of:
-            depths = [depth for run in self.runs[name] for depth in scored[run].depths]
-            in_one_language = not any(scored[run].languages for run in self.runs[name])
+            here = {run: scored[run] for run in self.named([name])}
+            depths = [depth for work in here.values() for depth in work.depths]
+            in_one_language = not any(work.languages for work in here.values())
             if depths and in_one_language and len(depths) == len(set(depths)):  # one model for each depth: a grid
-                shown[name] = tuple(self.left[run] for run in self.runs[name])
+                shown[name] = tuple(here.values())
             else:
-                shown |= {run: (self.left[run],) for run in self.runs[name]}
+                shown |= {run: (work,) for run, work in here.items()}
         return Report(
             name=stage.name,
             stage=stage.name,
             left=self.folder / f"{stage.name}.html",
-            needs=tuple(scored[run].name for run in runs),
+            needs=(*(scored[run].name for run in runs), *curves),
             shown=shown,
+            curves=curves,
         )
 
     def mistake(self, name: str, text: str) -> UserError:

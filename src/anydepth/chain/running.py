@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from anydepth.chain.planning import planned
-from anydepth.chain.work import Distillation, State, Training, Work
+from anydepth.chain.work import ENDED, Distillation, State, Training, Work
 from anydepth.data.corpora import files_of
 from anydepth.errors import UserError
 from anydepth.training.distributed import agree, stay
@@ -42,13 +42,14 @@ def run_chain(
         for number, work in enumerate(wanted, start=1):
             # as the first process finds it: when another looks, the first may have begun already
             state = STATES[int(agree(STATES.index(work.state()) if ranks.first else 0, ranks))]
-            if state == "done" or not (ranks.first or work.shared):
+            if state in ENDED or not (ranks.first or work.shared):
                 continue
             title = f"{number}/{len(wanted)} {work.kind} {work.name}"
             console.print(f"{title}: {'goes on' if state == 'interrupted' else 'begins'}")
             start = time.monotonic()
             work.do(state, quiet)
-            console.print(f"{title}: done in {time.monotonic() - start:.1f} s")
+            ended = "diverged" if work.state() == "diverged" else "done"
+            console.print(f"{title}: {ended} in {time.monotonic() - start:.1f} s")
     return {work.name: work.left for work in wanted}
 
 
@@ -90,7 +91,7 @@ def check_needs(wanted: list[Work], works: list[Work]) -> None:
     by_name, coming = {work.name: work for work in works}, {work.name for work in wanted}
     for work in wanted:
         for need in work.needs:
-            if need not in coming and (state := by_name[need].state()) != "done":
+            if need not in coming and (state := by_name[need].state()) not in ENDED:
                 raise UserError(f"--only: {work.name} needs {need}, which is {state}: name it as well")
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from anydepth.config_class import config
 from anydepth.config_reader import read
+from anydepth.data.corpora import Split
 from anydepth.errors import UserError
 
 Value = int | float | str
@@ -82,7 +83,11 @@ class DistillStage:
 
 @config
 class EvaluateStage:
-    """Scores runs on the test set of their recipe: grid.json in each of them."""
+    """Scores runs on the test set of their recipe: grid.json in each of them.
+
+    With `settings`, `on` or `sentences` it is another evaluation than the run's own and gets folders of its own, named
+    after the stage and the run, which reports can show beside it: soft_latent.
+    """
 
     type: Literal["evaluate"] = "evaluate"
     name: str
@@ -99,9 +104,20 @@ class EvaluateStage:
     """Hypotheses per sentence; 0 means the recipe's."""
     batch: int = 0
     """Sentences decoded together; 0 means the recipe's."""
+    settings: tuple[str, ...] = ()
+    """Changes to the runs for this evaluation, as with --set: other gates of latent depth, for example."""
+    on: Split = "test"
+    """The corpora to score on: those of the recipe for `test`, `dev` or `train`."""
+    sentences: int = 0
+    """The first so many of each corpus; 0 means all."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether its scores are kept in folders of their own."""
+        return bool(self.settings or self.sentences or self.on != "test")
 
     def __post_init__(self) -> None:
-        for name in ("beam", "batch"):
+        for name in ("beam", "batch", "sentences"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
 
@@ -113,11 +129,38 @@ class ReportStage:
     type: Literal["report"] = "report"
     name: str
     """The stage's name, and that of the page: name.html."""
-    of: tuple[str, ...]
-    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs."""
+    of: tuple[str, ...] = ()
+    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs. Evaluations in
+    folders of their own are named like trainings."""
+    curves: tuple[str, ...] = ()
+    """Stages of whose runs only the training is shown: nothing needs to be evaluated."""
+
+    def __post_init__(self) -> None:
+        if not self.of and not self.curves:
+            raise ValueError("of, curves: expected at least one stage to show")
 
 
-Stage = TrainStage | BestStage | DistillStage | EvaluateStage | ReportStage
+@config
+class DifficultyStage:
+    """Judges how difficult the test sentences of a run are for it, for the reports after it: difficulty.json."""
+
+    type: Literal["difficulty"] = "difficulty"
+    name: str
+    """The stage's name."""
+    of: str
+    """The training that judges, whose recipe keeps several checkpoints."""
+    checkpoints: int = 20
+    """The last so many, or as many as there are."""
+    parts: int = 4
+    """Equal parts to cut the test set into."""
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoints", "parts"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2")
+
+
+Stage = TrainStage | BestStage | DistillStage | EvaluateStage | DifficultyStage | ReportStage
 
 
 @config
@@ -128,6 +171,8 @@ class Chain:
     """Another chain, from the folder of this one, whose stages come before these."""
     recipe: str = ""
     """Recipe of the trainings that name none of their own, from the folder of the chain."""
+    settings: tuple[str, ...] = ()
+    """Changes to the recipe of every training here, before its own `settings`."""
     stages: tuple[Stage, ...]
     """Each may use what those before it left."""
 
@@ -157,7 +202,7 @@ def read_stages(path: Path, recipe: Path | None, later: tuple[Path, ...] = ()) -
             chosen = path.parent / stage.recipe if stage.recipe else default
             if chosen is None:
                 raise UserError(f"{path}: {stage.name}: recipe: missing, and the chain has none for all")
-            stage = replace(stage, recipe=str(chosen))
+            stage = replace(stage, recipe=str(chosen), settings=(*chain.settings, *stage.settings))
         stages += (stage,)
     return stages
 
@@ -165,19 +210,24 @@ def read_stages(path: Path, recipe: Path | None, later: tuple[Path, ...] = ()) -
 def check_names(stages: tuple[Stage, ...], path: Path) -> None:
     """Every name is new and can be written as $name; what a stage uses comes before it."""
     runs: dict[str, tuple[str, ...]] = {}
+    scored: dict[str, tuple[str, ...]] = {}
     for stage in stages:
         mine, (setting, used) = runs_of(stage), used_by(stage)
+        known = runs | scored if isinstance(stage, ReportStage) else runs
         for name in (stage.name, *mine):
-            if name in runs or mine.count(name) > 1:
+            if name in runs or name in scored or mine.count(name) > 1:
                 raise UserError(f"{path}: two stages have the name {name}")
             if not (name.isascii() and name.isidentifier()):
                 raise UserError(f"{path}: {name}: a name must be letters, digits and _, to be written as $name")
         for name in used:
-            if not runs.get(name):
+            if not known.get(name):
                 raise UserError(f"{path}: {stage.name}: {setting}: there is no training {name!r} before this stage")
-            if isinstance(stage, DistillStage) and len(runs[name]) > 1:
+            if isinstance(stage, DistillStage | DifficultyStage) and len(runs[name]) > 1:
                 raise UserError(f"{path}: {stage.name}: {setting}: {name} has {len(runs[name])} runs; expected one")
         runs |= {name: (name,) for name in mine} | {stage.name: mine}
+        if isinstance(stage, EvaluateStage) and stage.apart:
+            mine = tuple(f"{stage.name}_{run}" for name in used for run in runs[name])
+            scored |= {name: (name,) for name in mine} | {stage.name: mine}
 
 
 def runs_of(stage: Stage) -> tuple[str, ...]:
@@ -196,9 +246,11 @@ def used_by(stage: Stage) -> tuple[str, tuple[str, ...]]:
     match stage:
         case TrainStage():
             return "settings", ()
-        case BestStage():
+        case BestStage() | DifficultyStage():
             return "of", (stage.of,)
         case DistillStage():
             return "teacher", (stage.teacher,)
-        case _:
+        case EvaluateStage():
             return "of", stage.of
+        case ReportStage():
+            return "of, curves", (*stage.of, *stage.curves)

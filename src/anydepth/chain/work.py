@@ -5,19 +5,25 @@ import json
 import math
 import os
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from anydepth.config import Config
+from anydepth.config import Config, dump
 from anydepth.config import load as load_config
+from anydepth.data.corpora import Split
+from anydepth.evaluation.difficulty import judge, read_difficulty
+from anydepth.evaluation.records import DIVERGED
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_sets
+from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_set, read_test_sets
 
-State = Literal["to do", "interrupted", "done", "made otherwise"]
+State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
+ENDED: tuple[State, ...] = ("done", "diverged")
+"""Where nothing is left to do. A training that diverges is a result too: the table has no number there."""
 WITHOUT_EFFECT = ("training.device",)
 """Settings that may differ between a chain and the runs it left."""
 
@@ -54,6 +60,8 @@ class Training(Work):
             return "to do"
         if self.changes():
             return "made otherwise"
+        if has_diverged(self.left):
+            return "diverged"
         saved, mark = checkpoint.steps(self.left / "checkpoints"), self.left / "checkpoints" / "finished"
         finished = saved and mark.exists() and mark.read_text() == str(checkpoint.step_of(saved[-1]))
         return "done" if finished else "interrupted"
@@ -68,9 +76,13 @@ class Training(Work):
         ]
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.training.loop import train
+        from anydepth.training.loop import Diverged, train
 
-        train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
+        try:
+            train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
+        except Diverged as error:  # in every process of torchrun at the same step
+            if os.environ.get("RANK", "0") == "0":
+                checkpoint.write_text(f"{error}\n", self.left / DIVERGED)
         torch.compiler.reset()  # the same code is compiled a few times at most: the next training counts from 0
         if torch.cuda.is_available():
             gc.collect()
@@ -85,13 +97,13 @@ class Choice(Work):
     runs: tuple[Path, ...]
 
     def state(self) -> State:
-        if not self.left.is_symlink() or math.inf in map(dev_loss, self.runs):
+        if not self.left.is_symlink() or any(dev_loss(run) == math.inf for run in self.runs if not has_diverged(run)):
             return "to do"
         return "done" if os.readlink(self.left) == self.winner().name else "to do"
 
     def winner(self) -> Path:
-        """The run with the lowest dev loss, the first of several."""
-        return min(self.runs, key=dev_loss)
+        """The run with the lowest dev loss, the first of several; those that diverged only where all did."""
+        return min(self.runs, key=lambda run: (has_diverged(run), dev_loss(run)))
 
     def do(self, state: State, quiet: bool) -> None:
         part = self.left.with_name(f".part-{self.name}")
@@ -149,64 +161,132 @@ class Evaluation(Work):
     """Those scored, if the run translates several; a masked language model has one grid for all."""
     beam: int
     batch: int
+    run: Path
+    settings: tuple[str, ...] = ()
+    on: Split = "test"
+    sentences: int = 0
 
     @property
-    def run(self) -> Path:
-        return self.left.parent
+    def apart(self) -> bool:
+        """Whether it is another evaluation than the run's own."""
+        return self.left.parent != self.run
+
+    @property
+    def mark(self) -> Path:
+        """The file that is there when it has ended, in one way or the other."""
+        return self.run / DIVERGED if has_diverged(self.run) else self.left
+
+    @property
+    def notes(self) -> dict[str, Any] | None:
+        """What a grid that is not the run's own says of how it was made."""
+        return {"changes": list(self.settings), "on": self.on, "asked": self.sentences} if self.apart else None
 
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
         from anydepth.evaluation.cells import depth_name
         from anydepth.evaluation.perplexity import is_perplexity
 
+        if has_diverged(self.run):
+            return "diverged"
         if not self.left.exists():
             return "to do"
         grid = json.loads(self.left.read_text(encoding="utf-8"))
         scored = {depth_name(cell) for cell in grid["cells"]}
         asked = {} if is_perplexity(grid) else {"beam": self.beam, "batch": self.batch}
         whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
-        if not whole or grid | asked != grid:
+        if not whole or grid | asked | (self.notes or {}) != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
+        from anydepth.describe import describe_training
         from anydepth.encoder_models import MaskedLM
         from anydepth.evaluation.perplexity import evaluate_text
         from anydepth.run import load as load_run
 
-        run, depths = load_run(self.run), list(self.depths) or None
+        run, depths, folder = load_run(self.run, settings=self.settings), list(self.depths) or None, self.left.parent
+        notes = self.notes and {"run": str(self.run), **self.notes, **describe_training(self.run)}
         with progress_for(self.name, "depths", visible=not quiet) as bar:
 
             def show(done: int, total: int, depth: str) -> None:
                 bar(done, total)
 
             if isinstance(run.model, MaskedLM):
-                evaluate_text(run, corpora_for_test(self.run), depths or run.depths(), out=self.run, progress=show)
+                corpora = corpora_for_test(self.run, self.settings, on=self.on)
+                folder.mkdir(exist_ok=True)
+                evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
             else:
-                fill_grid(run, self.run, read_test_sets(self.run), depths, self.beam, self.batch, show)
+                test_sets = read_test_sets(self.run, settings=self.settings, on=self.on, sentences=self.sentences)
+                fill_grid(run, folder, test_sets, depths, self.beam, self.batch, show, notes=notes)
+        if self.apart:
+            decoding = replace(run.config.decoding, beam=self.beam, batch=self.batch)
+            checkpoint.write_text(dump(replace(run.config, decoding=decoding)), folder / "config.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement(Work):
+    """How difficult the test sentences of a run are for it."""
+
+    kind: ClassVar[str] = "difficulty"
+    checkpoints: int
+    parts: int
+
+    def state(self) -> State:
+        """Done where the last checkpoint that is there now has judged."""
+        if has_diverged(self.left.parent):
+            return "diverged"
+        found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
+        if found is None or not saved or max(found.part) + 1 != self.parts:
+            return "to do"
+        return "done" if found.weights == checkpoint.checksum(saved[-1] / "model.safetensors") else "to do"
+
+    def do(self, state: State, quiet: bool) -> None:
+        with progress_for(self.name, "checkpoints", visible=not quiet) as show:
+            judge(
+                self.left.parent,
+                *read_test_set(self.left.parent),
+                checkpoints=self.checkpoints,
+                parts=self.parts,
+                progress=show,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Work):
     kind: ClassVar[str] = "report"
-    shown: dict[str, tuple[Path, ...]]
-    """Names for the page, and the runs each stands for."""
+    shown: dict[str, tuple[Evaluation, ...]]
+    """Names for the page, and the scored runs each stands for."""
+    curves: dict[str, Path]
+    """Names, and runs whose training alone is shown."""
 
     @property
     def runs(self) -> list[Path]:
-        return [run for runs in self.shown.values() for run in runs]
+        return [*(work.left.parent for works in self.shown.values() for work in works), *self.curves.values()]
 
     def state(self) -> State:
         """Done where no run was scored after the page was written."""
-        grids = [run / "grid.json" for run in self.runs]
-        if not self.left.exists() or not all(grid.exists() for grid in grids):
+        made = [work.mark for works in self.shown.values() for work in works]
+        made += [run / "metrics.jsonl" for run in self.curves.values()]
+        if not self.left.exists() or not all(file.exists() for file in made):
             return "to do"
-        return "done" if max(map(modified, grids)) <= modified(self.left) else "to do"
+        return "done" if max(map(modified, made)) <= modified(self.left) else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         from anydepth.evaluation.report import write_report
 
-        write_report([f"{name}={','.join(map(str, runs))}" for name, runs in self.shown.items()], self.left)
+        runs = {name: folders_of(works) for name, works in self.shown.items()}
+        runs |= {name: [run] for name, run in self.curves.items()}
+        write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
+
+
+def folders_of(works: Sequence[Evaluation]) -> list[Path]:
+    """Those with scores; where all diverged, a run for its curves."""
+    scored = [work.left.parent for work in works if not has_diverged(work.run)]
+    return scored or [work.run for work in works if not work.apart][:1]
+
+
+def has_diverged(run: Path) -> bool:
+    return (run / DIVERGED).exists()
 
 
 def modified(path: Path) -> float:

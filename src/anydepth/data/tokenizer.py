@@ -134,6 +134,10 @@ class Tokenizer:
         """The text of each sequence; special tokens are left out."""
         return self._inner.decode_batch(sequences, skip_special_tokens=True)
 
+    def pieces(self, sequence: list[int]) -> list[str]:
+        """The name of each token, to be shown."""
+        return [self._inner.id_to_token(token) or "" for token in sequence]
+
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(self.json.encode())
 

@@ -76,7 +76,7 @@ def evaluate(
         "device": str(run.device),
         "machine": machine(str(run.device)),
         "sentences": len(source),
-        "test_set": _hash(source, reference),
+        "test_set": hash_of(source, reference),
         "weights": _weights_hash(run, out),
         **({"lead": lead_scores(source, reference)} if summaries else {}),
         **(notes or {}),
@@ -191,7 +191,8 @@ def _write_grid(
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
 
 
-def _hash(source: list[str], reference: list[str]) -> str:
+def hash_of(source: list[str], reference: list[str]) -> str:
+    """Tells test sets apart."""
     return hashlib.sha256(json.dumps([source, reference]).encode()).hexdigest()
 
 

@@ -84,6 +84,51 @@ def selection_map(rows: Mapping[str, Sequence[float]], undecided: float, descrip
 
 
 @styled
+def similarity_map(rows: Mapping[str, Sequence[float]], description: str) -> str:
+    """How alike the choices of every two languages are: of the layers that either uses, the share that both use."""
+    import matplotlib
+
+    names, side, margin = list(rows), 40, 26 + 7 * max(map(len, rows))
+    figure, axes = empty_figure(margin + side * len(rows), 34 + side * len(rows))
+    axes.grid(False)
+    axes.set(xlim=(-0.5, len(rows) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks(range(len(rows)), names, rotation=30 if margin > 60 else 0)
+    axes.set_yticks(range(len(rows)), names)
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+    titles, colors = {}, matplotlib.colormaps["viridis"]
+    for row, first in enumerate(names):
+        for column, second in enumerate(names):
+            alike = jaccard(rows[first], rows[second])
+            tile = axes.add_patch(_tile(column, row, colors(alike)))
+            tile.set_gid(f"pair-{row}-{column}")
+            ink = "white" if alike < 0.6 else "black"
+            axes.text(column, row, f"{alike:.2f}", ha="center", va="center", color=ink, fontsize=FONT)
+            both = len(used_layers(rows[first]) & used_layers(rows[second]))
+            titles[f"pair-{row}-{column}"] = f"{first} and {second}: {both} layers in common, similarity {alike:.2f}"
+    return as_svg(figure, description, titles)
+
+
+def _tile(column: int, row: int, color: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=color, edgecolor="none")
+
+
+def jaccard(first: Sequence[float], second: Sequence[float]) -> float:
+    """|A ∩ B| / |A ∪ B| of the layers that two rows of logits use."""
+    one, other = used_layers(first), used_layers(second)
+    return len(one & other) / len(one | other)
+
+
+def jaccard_by_chance(first: Sequence[float], second: Sequence[float]) -> float:
+    """About what two choices of these sizes would have in common if they were drawn at random."""
+    one, other = len(used_layers(first)), len(used_layers(second))
+    common = one * other / len(first)
+    return common / (one + other - common)
+
+
+@styled
 def utilisation(rows: Mapping[str, Sequence[float]], description: str) -> str:
     """How many languages use each layer, and how likely it is used on average."""
     layers = range(1, len(next(iter(rows.values()))) + 1)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -12,7 +13,15 @@ import torch
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
 from anydepth.evaluation import figures, plots
-from anydepth.evaluation.layer_pictures import over_steps, selection_map, used_layers, utilisation
+from anydepth.evaluation.layer_pictures import (
+    jaccard,
+    jaccard_by_chance,
+    over_steps,
+    selection_map,
+    similarity_map,
+    used_layers,
+    utilisation,
+)
 from anydepth.evaluation.records import Folder, Record
 from anydepth.evaluation.training_log import Lines
 from anydepth.evaluation.training_page import lines_of, lines_with_mean
@@ -35,6 +44,7 @@ class LayersPart:
 
     selections: list[Picture] = field(default_factory=list)
     utilisation: list[Picture] = field(default_factory=list)
+    similarities: list[Picture] = field(default_factory=list)
     gates: list[Picture] = field(default_factory=list)
     language_gates: list[Picture] = field(default_factory=list)
     gate_span: tuple[float, float] = (0.0, 1.0)
@@ -139,6 +149,10 @@ def _show_choice(part: LayersPart, one: Learnt) -> None:
     if len(one.final) > 1:
         bars = utilisation(one.final, f"{one.run}: share of the languages that use each layer of the {one.stack}")
         part.utilisation.append(Picture(one.run, one.stack, "", bars))
+        pairs = list(combinations(one.final.values(), 2))
+        mean, chance = (fmean(alike(*pair) for pair in pairs) for alike in (jaccard, jaccard_by_chance))
+        svg = similarity_map(one.final, f"{one.run}: similarity of the {one.stack} layers that two languages use")
+        part.similarities.append(Picture(one.run, one.stack, f"{mean:.2f} on average, by chance {chance:.2f}", svg))
 
 
 def _show_gates(part: LayersPart, learnt: list[Learnt], alone: bool) -> None:

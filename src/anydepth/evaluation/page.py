@@ -5,12 +5,14 @@ from typing import Any
 
 from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation import plots
+from anydepth.evaluation.attention_page import AttentionPicture, attention_part
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
+from anydepth.evaluation.difficulty_page import DifficultyPart, difficulty_part
 from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import Statistics, metrics_of, sentence_chrf
-from anydepth.evaluation.records import Record
+from anydepth.evaluation.records import DIVERGED, Record
 from anydepth.evaluation.samples import differences
 from anydepth.evaluation.significance import PairedBootstrap
 from anydepth.evaluation.training_page import curve_table, training_panels
@@ -31,6 +33,10 @@ class Page:
     tradeoffs: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     languages: LanguageTable | None = None
+
+    difficulty: DifficultyPart | None = None
+    attention: dict[str, list[AttentionPicture]] = field(default_factory=dict)
+    """By sentence."""
 
     # of one run
     headline: dict[str, Any] | None = None
@@ -99,6 +105,8 @@ def begin(records: list[Record]) -> Page:
         panels=training_panels(records),
         layers=layers_part(records),
         curve_tables=[curve_table(record) for record in records],
+        difficulty=difficulty_part(records),
+        attention=attention_part(records),
     )
 
 
@@ -134,7 +142,9 @@ def sample(chosen: dict[str, Any], names: list[str], against: str, shown: list[s
 
 def _hints(record: Record) -> list[tuple[str, str]]:
     hints = []
-    if not record.grid and not record.languages:
+    if (lost := record.folders[0].path / DIVERGED).exists():
+        hints.append((f"{record.name}: {lost.read_text(encoding='utf-8').partition('. ')[0]}.", ""))
+    elif not record.grid and not record.languages:
         hints.append((f"{record.name} has no depth grid yet.", f"anydepth evaluate {record.folders[0].path}"))
     log = record.main.log
     if not log.train and not log.valid and record.main.trained_here:

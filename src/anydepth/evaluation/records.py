@@ -21,6 +21,8 @@ from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.evaluation.training_log import TrainingLog, read_log
 
+DIVERGED = "diverged.txt"
+"""In the folder of a run that a chain has given up, what happened."""
 ONE_WAY = {
     "signatures": "scored in another way",
     "test_set": "evaluated on another test set",

@@ -1,0 +1,37 @@
+"""Timed windows, for benchmarks that compare several things on one machine."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+
+def seconds(device: torch.device, work: Callable[[], object]) -> float:
+    """Of one window of work: between two events on a GPU, so that what is still queued counts too."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1000
+
+
+def medians(device: torch.device, works: Mapping[str, Callable[[], object]], windows: int) -> dict[str, float]:
+    """The median window of each, in turns: a machine that slows down slows all of them. The first does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for window in range(windows + 1):
+        for name, work in works.items():
+            spent = seconds(device, work)
+            if window:
+                taken[name].append(spent)
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
