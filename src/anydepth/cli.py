@@ -157,10 +157,13 @@ def chain(
     only: Annotated[
         str, typer.Option(metavar="NAME,…", help="Do these stages, or single runs of them, and no others.")
     ] = "",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Pieces of work done at the same time, each by a process of its own.")
+    ] = 1,
     list_only: Annotated[bool, typer.Option("--list", help="Print the state of every stage and do nothing.")] = False,
 ) -> None:
     """Do several trainings that build on one another; finished stages are skipped, interrupted ones go on."""
-    from anydepth.chain import list_chain, run_chain
+    from anydepth.chain import list_chain, run_chain, run_side_by_side
 
     folder = out or Path("runs") / stages.stem
     if list_only:
@@ -168,7 +171,8 @@ def chain(
             print(f"{state:16}{work.kind:10}{work.name}")
         return
     names = [name.strip() for name in only.split(",") if name.strip()]
-    left = run_chain(stages, folder, recipe=recipe, settings=settings or (), only=names)
+    given: dict[str, Any] = {"recipe": recipe, "settings": settings or (), "only": names}
+    left = run_chain(stages, folder, **given) if jobs == 1 else run_side_by_side(stages, folder, jobs, **given)
     if os.environ.get("RANK", "0") == "0":
         print(f"The chain is done, in {folder}.")
         for page in (path for path in left.values() if path.suffix == ".html"):

@@ -181,6 +181,50 @@ def test_a_table(tmp_path: Path, cli: Cli) -> None:
     assert (code, said) == (0, "")
 
 
+SIDE_BY_SIDE = """
+recipe = "tiny.toml"
+
+[[stages]]
+type = "train"
+name = "first"
+settings = ["training.steps=20"]
+
+[[stages]]
+type = "train"
+name = "second"
+settings = ["training.steps=2", "tokenizer.path=$first/tokenizer.json"]
+
+[[stages]]
+type = "train"
+name = "broken"
+settings = ["training.steps=2", "tokenizer.path=chain.toml"]
+
+[[stages]]
+type = "train"
+name = "after"
+settings = ["training.steps=2", "training.start_from=$broken"]
+
+[[stages]]
+type = "best"
+name = "winner"
+of = "second"
+"""
+
+
+def test_pieces_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    """The second begins when the first has its tokenizer; what fails takes along only what needs it."""
+    monkeypatch.chdir(tmp_path)
+    path, out = chain(tmp_path, SIDE_BY_SIDE), tmp_path / "out"
+    code, _, said = cli("chain", path, "--out", out, "--jobs", 3)
+    assert code == 2
+    assert "broken, after failed: see " in said
+    assert "not a tokenizer.json" in (out / "logs" / "broken.txt").read_text()
+    assert states(path, out) == {
+        "first": "done", "second": "done", "broken": "interrupted", "after": "to do", "winner": "done",
+    }  # fmt: skip
+    assert said.index("train second: begins") < said.index("train first: done")
+
+
 def test_the_dev_loss_of_a_run_is_that_of_its_weights(tmp_path: Path) -> None:
     """The mean over the validated depths, at the best of the validations or of the averaged checkpoints."""
     lines = [

@@ -91,7 +91,7 @@ class Planner:
     # -- trainings
 
     def training(self, stage: TrainStage, name: str, values: Values) -> Training:
-        plain, linked, needs = self.fill_in(stage, name, values)
+        plain, linked, needs, tokenizers = self.fill_in(stage, name, values)
         try:
             # settings with a $ make the chain what it is: --set changes the others
             config = load_config(stage.recipe, (*plain, *self.settings, *linked))
@@ -100,14 +100,18 @@ class Planner:
         if not config.data.cache:  # runs with the same tokenizer share their data
             config = replace(config, data=replace(config.data, cache=str(self.folder / "tokenized-data")))
         self.check_start(name, config)
-        return Training(name=name, stage=stage.name, left=self.folder / name, needs=needs, config=config)
+        return Training(
+            name=name, stage=stage.name, left=self.folder / name, needs=needs, tokenizers=tokenizers, config=config
+        )
 
-    def fill_in(self, stage: TrainStage, name: str, values: Values) -> tuple[list[str], list[str], tuple[str, ...]]:
-        """The settings without a $, those with one, filled in, and the work they name."""
+    def fill_in(
+        self, stage: TrainStage, name: str, values: Values
+    ) -> tuple[list[str], list[str], tuple[str, ...], tuple[str, ...]]:
+        """The settings without a $, those with one, filled in, the work they name, and that named for its tokenizer."""
         known = self.left | values
         plain: list[str] = []
         linked: list[str] = []
-        needs: dict[str, None] = {}
+        needs: dict[str, bool] = {}
         for setting in stage.settings:
             template = string.Template(setting)
             if not template.is_valid():
@@ -118,8 +122,11 @@ class Planner:
                     choices = ", ".join(known) or "none"
                     raise self.mistake(name, f"{setting}: no stage {identifier!r} before it, only {choices}")
             (linked if identifiers else plain).append(template.substitute(known))
-            needs |= dict.fromkeys(identifier for identifier in identifiers if identifier not in values)
-        return plain, linked, tuple(needs)
+            for identifier in identifiers:
+                if identifier not in values:
+                    for_tokenizer = setting.endswith(f"=${identifier}/tokenizer.json")
+                    needs[identifier] = needs.get(identifier, True) and for_tokenizer
+        return plain, linked, tuple(needs), tuple(need for need, for_tokenizer in needs.items() if for_tokenizer)
 
     def check_start(self, name: str, config: Config) -> None:
         """A model that starts from another of this chain needs weights of the same shapes."""

@@ -30,12 +30,7 @@ def run_chain(
     `recipe` takes the place of the chain's own, `settings` change every training, `only` names the stages or single
     runs to do. Recipes, files and depths are all checked before the first stage begins.
     """
-    works = planned(path, folder, recipe, settings)
-    wanted = chosen(works, only)
-    check_settings(wanted, works)
-    check_needs(wanted, works)
-    check_files(wanted, works)
-    folder.mkdir(parents=True, exist_ok=True)
+    wanted = checked(path, folder, recipe, settings, only)
     with stay(device_of(wanted)) as ranks:
         quiet = quiet or not ranks.first
         console = Console(stderr=True, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
@@ -51,6 +46,17 @@ def run_chain(
             ended = "diverged" if work.state() == "diverged" else "done"
             console.print(f"{title}: {ended} in {time.monotonic() - start:.1f} s")
     return {work.name: work.left for work in wanted}
+
+
+def checked(path: Path, folder: Path, recipe: Path | None, settings: Sequence[str], only: Sequence[str]) -> list[Work]:
+    """The work asked for, all of which can be done."""
+    works = planned(path, folder, recipe, settings)
+    wanted = chosen(works, only)
+    check_settings(wanted, works)
+    check_needs(wanted, works)
+    check_files(wanted, works)
+    folder.mkdir(parents=True, exist_ok=True)
+    return wanted
 
 
 def device_of(works: list[Work]) -> str:
@@ -91,7 +97,8 @@ def check_needs(wanted: list[Work], works: list[Work]) -> None:
     by_name, coming = {work.name: work for work in works}, {work.name for work in wanted}
     for work in wanted:
         for need in work.needs:
-            if need not in coming and (state := by_name[need].state()) not in ENDED:
+            if need not in coming and not work.has(by_name[need]):
+                state = by_name[need].state()
                 raise UserError(f"--only: {work.name} needs {need}, which is {state}: name it as well")
 
 

@@ -37,12 +37,20 @@ class Work:
     """What is there when it is done."""
     needs: tuple[str, ...] = ()
     """Work that must be done before."""
+    tokenizers: tuple[str, ...] = ()
+    """Trainings among it of which only the tokenizer is needed: they write that first."""
     kind: ClassVar[str]
     shared: ClassVar[bool] = False
     """Whether the processes of torchrun do it together; otherwise the first does it alone."""
 
     def state(self) -> State:
         raise NotImplementedError
+
+    def has(self, other: "Work") -> bool:
+        """Whether what it needs of another is there."""
+        if other.name in self.tokenizers and (other.left / "tokenizer.json").exists():
+            return True
+        return other.state() in ENDED
 
     def do(self, state: State, quiet: bool) -> None:
         """Begins, or goes on from the state it was found in."""
