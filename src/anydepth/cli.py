@@ -20,7 +20,7 @@ from rich.table import Table
 from anydepth.errors import UserError
 from anydepth.verbs import (
     corpora_for_test,
-    evaluate_masked,
+    evaluate_encoder,
     evaluate_run,
     notes_of,
     progress_bar,
@@ -232,6 +232,39 @@ def translate(
 
 
 @app.command()
+def classify(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[str | None, typer.Option(metavar="D", help="Layers, such as 4. Default: the deepest.")] = None,
+    batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
+    settings: RunSettings = None,
+    device: Device = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line, with the probabilities of all labels.")
+    ] = False,
+) -> None:
+    """Say which label each text has, one text a line: label, probability, text."""
+    from anydepth.run import load
+
+    if batch < 0:
+        raise UserError(f"--batch {batch}: expected 0 or more")
+    texts = read_texts(file)
+    loaded = load(run, device, settings=settings or ())
+    with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("", total=len(texts))
+        found = loaded.classify(
+            texts, depth, batch=batch, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    for text, one in zip(texts, found):
+        line = (
+            json.dumps(one._asdict(), ensure_ascii=False) if as_json else f"{one.label}\t{one.probability:.4f}\t{text}"
+        )
+        print(line)
+
+
+@app.command()
 def distill(
     run: RunFolder,
     source: Annotated[Path, typer.Option(metavar="FILE", help="Texts to translate, one a line, also .gz.")],
@@ -273,7 +306,8 @@ def evaluate(
     ] = None,
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Masked language model: text, one sentence a line, also .gz.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Masked language model: text, one a line. Classifier: label, tab, text."),
     ] = None,
     depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
     beam: Beam = None,
@@ -288,24 +322,28 @@ def evaluate(
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
     from anydepth.config import load as load_config
-    from anydepth.data.corpora import Text
+    from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
-    if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
-        flags = {"source": source, "reference": reference, "beam": beam, "batch": batch, "lowercase": lowercase or None}
+    is_run = (run / "config.toml").is_file()
+    kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
+    if kind != "translator":
+        flags = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
+        flags |= {"batch": batch} if kind == "masked-lm" else {}
         for flag, given in flags.items():
             if given is not None:
-                raise UserError(f"--{flag} is for translation: a masked language model takes --data")
-        corpora = [Text(path=str(data))] if data else corpora_for_test(run, changes, language)
+                raise UserError(f"--{flag} is for translation: a {kind} takes --data")
+        own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
+        corpora = [own] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
-        grid = evaluate_masked(loaded, folder, corpora, wanted, notes)
+        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, notes)
     else:
         if data:
-            raise UserError("--data is for masked language models: give --source and --reference")
+            raise UserError("--data is for models without a decoder: give --source and --reference")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
         grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)

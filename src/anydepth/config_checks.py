@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from anydepth.data.corpora import DataConfig, TextCorpus
+from anydepth.data.corpora import DataConfig, LabelledCorpus, PairCorpus, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
-from anydepth.encoder_models import MaskedLMConfig, ModelConfig
+from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
 from anydepth.models import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
@@ -57,20 +57,25 @@ def stacks_of(model: ModelConfig) -> dict[str, StackConfig]:
 
 
 def check_corpora(model: ModelConfig, data: DataConfig) -> None:
-    """Translation learns from pairs, a masked language model from text."""
-    alone = isinstance(model, MaskedLMConfig)
+    """Translation learns from pairs, a masked language model from text, a classifier from text with labels."""
+    match model:
+        case MaskedLMConfig():
+            kind, wanted = TextCorpus, "text or builtin-text"
+        case ClassifierConfig():
+            kind, wanted = LabelledCorpus, "labelled or builtin-labelled"
+        case _:
+            kind, wanted = PairCorpus, "parallel, tsv, jsonl or builtin"
     for split in ("train", "dev", "test"):
         for number, corpus in enumerate(getattr(data, split)):
-            if isinstance(corpus, TextCorpus) != alone:
-                wanted = "text or builtin-text" if alone else "parallel, tsv, jsonl or builtin"
+            if not isinstance(corpus, kind):
                 raise ValueError(f"data.{split}.{number}.type: {corpus.type}, but {model.type} needs {wanted}")
-    if alone and data.tags != "none":
-        raise ValueError("data.tags: a masked language model reads text without tags")
+    if kind is not PairCorpus and data.tags == "target":
+        raise ValueError(f"data.tags: a {model.type} reads text without tags of target languages")
 
 
 def check_tokenizer(model: ModelConfig, tokenizer: TokenizerConfig) -> None:
     two = bool(tokenizer.source_path) or not (tokenizer.joint or tokenizer.path)
-    if isinstance(model, MaskedLMConfig):
+    if isinstance(model, MaskedLMConfig | ClassifierConfig):
         if two:
             raise ValueError("tokenizer.joint: text has one side; use joint = true, or path for an existing tokenizer")
     elif model.tie == "all" and two:

@@ -103,6 +103,11 @@ class Planned(nn.Module):
     parse = staticmethod(parse_depth)
 
     @property
+    def no_target(self) -> int:
+        """What stands in a batch's targets where nothing is to be predicted."""
+        return self.pad
+
+    @property
     def policies(self) -> dict[str, Depth]:
         """Of the stacks there are, by name."""
         both = {"encoder": self.encoder_depth, "decoder": self.decoder_depth}
@@ -282,4 +287,4 @@ def initialise_stack(stack: Stack, settings: StackConfig) -> None:
 
 def final_norm(layer: LayerConfig) -> nn.Module:
     """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
-    return FinalNorm(layer.width) if layer.norm == "pre" else nn.Identity()
+    return FinalNorm(layer.width, layer.norm_epsilon) if layer.norm == "pre" else nn.Identity()

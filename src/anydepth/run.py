@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,17 +13,19 @@ from safetensors.torch import load_file
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
-from anydepth.data.corpora import target_language
-from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.search import decode
-from anydepth.encoder_models import Model
+from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
 from anydepth.plan import Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
+
+if TYPE_CHECKING:
+    from anydepth.classifying import Labelling
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -164,6 +166,21 @@ class Run:
             raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not translate")
         return self.model
 
+    @property
+    def classifier(self) -> Classifier:
+        """The model, if it classifies."""
+        if not isinstance(self.model, Classifier):
+            raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not classify")
+        return self.model
+
+    def classify(
+        self, texts: Sequence[str], depth: str | None = None, *, batch: int = 0, progress: Progress | None = None
+    ) -> list["Labelling"]:
+        """The label of each text; `batch` texts are classified together, 0 means as many as are good."""
+        from anydepth.classifying import classify
+
+        return classify(self, texts, depth, batch, progress)
+
     def describe(self, depth: str | None = None) -> dict[str, Any]:
         """What a depth costs: its layers, parameters, FLOPs and cache bytes."""
         from anydepth.describe import describe_plan
@@ -275,13 +292,11 @@ class Run:
 
     def sources(self, texts: Sequence[str], key: str) -> list[list[int]]:
         """Token ids of source texts, behind the tag of the target language if the run was trained with tags."""
-        encoded = self.tokenizers.source.encode(list(texts))
-        if self.config.data.tags == "none":
-            return encoded
-        if not key:
+        data, tokenizer = self.config.data, self.tokenizers.source
+        if data.tags == "target" and not key:
             raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
-        tag = self.tokenizers.source.tag(target_language(key))
-        return [[tag, *ids] for ids in encoded]
+        first = tokens_in_front(data, tokenizer, key)
+        return [[*first, *ids] for ids in tokenizer.encode(list(texts))]
 
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]

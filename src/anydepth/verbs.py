@@ -95,13 +95,11 @@ def read_test_set(run: Path) -> "TestSet":
 
 def corpora_for_test(run: Path, settings: Sequence[str] = (), language: str | None = None) -> list["CorpusConfig"]:
     """The test sets that a run's recipe names, for a language or all."""
-    from anydepth.encoder_models import MaskedLMConfig
-
     config, key = config_and_language(run, settings, language)
     corpora = [corpus for corpus in config.data.test if not key or corpus.key == key]
     if not corpora:
         wanted, flags = f" for {language}" if language else "", "--source and --reference"
-        flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags
+        flags = flags if config.model.type == "translator" else "--data"
         raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
     return corpora
 
@@ -117,26 +115,46 @@ def config_and_language(run: Path, settings: Sequence[str], language: str | None
     return config, find_language(config, language)
 
 
-def evaluate_masked(
+def evaluate_encoder(
     run: "Run",
     folder: Path,
     corpora: Sequence["CorpusConfig"],
     depths: list[str] | None = None,
+    batch: int = 0,
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """As `evaluate_run`, the perplexity of a masked language model on all of these."""
+    """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
     from anydepth.config import dump
     from anydepth.evaluation.files import write_atomically
-    from anydepth.evaluation.perplexity import evaluate_text
     from anydepth.evaluation.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
     with depths_shown() as show:
-        grid = evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
+        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
     write_report([folder], folder / "report.html")
     return grid
+
+
+def fill_encoder_grid(
+    run: "Run",
+    folder: Path,
+    corpora: Sequence["CorpusConfig"],
+    depths: list[str] | None,
+    progress: "GridProgress",
+    batch: int = 0,
+    notes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The depth grid of a model without a decoder."""
+    from anydepth.encoder_models import Classifier
+    from anydepth.evaluation.accuracy import evaluate_labels
+    from anydepth.evaluation.perplexity import evaluate_text
+
+    asked = depths or run.depths()
+    if isinstance(run.model, Classifier):
+        return evaluate_labels(run, corpora, asked, out=folder, batch=batch, notes=notes, progress=progress)
+    return evaluate_text(run, corpora, asked, out=folder, notes=notes, progress=progress)
 
 
 def evaluate_run(
@@ -210,10 +228,13 @@ def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, 
 
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout; of several languages their scores."""
+    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
     from anydepth.evaluation.perplexity import is_perplexity, print_perplexities
     from anydepth.evaluation.terminal import print_grid, print_languages, print_samples
 
     console = Console(highlight=False)
+    if is_accuracy(grid):
+        return print_accuracies(console, grid)
     if is_perplexity(grid):
         return print_perplexities(console, grid)
     if "languages" in grid:
@@ -226,15 +247,14 @@ def show_grid(grid: dict[str, Any]) -> None:
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
     """Writes the page; of several runs also prints how they compare."""
     from anydepth.evaluation.comparison import compare
-    from anydepth.evaluation.perplexity_page import all_perplexities
-    from anydepth.evaluation.records import read_records
+    from anydepth.evaluation.records import kind_of, read_records
     from anydepth.evaluation.report import write_page
     from anydepth.evaluation.terminal import print_comparison
 
     records = read_records(runs)
-    if all_perplexities(records):
+    if kind_of(records) != "translation":
         if as_json or baseline:
-            raise UserError("--json, --baseline: for runs that translate; perplexities are in each grid.json")
+            raise UserError("--json, --baseline: for runs that translate; other scores are in each grid.json")
         write_page(records, out, None)
         return print(f"The report is in {out}.")
     with progress_bar("scoring") as bar:

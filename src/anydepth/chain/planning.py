@@ -25,9 +25,9 @@ from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
-from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
+from anydepth.models import TranslatorConfig
 from anydepth.plan import depth_name
 
 
@@ -160,7 +160,7 @@ class Planner:
             depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
             if not depths:
                 raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
-        apart = len(known_languages(config)) > 1 and not isinstance(config.model, MaskedLMConfig)
+        apart = len(known_languages(config)) > 1 and isinstance(config.model, TranslatorConfig)
         languages = tuple(corpus.key for corpus in config.data.test) if apart else ()
         return Evaluation(
             name=f"{stage.name}_{run}",

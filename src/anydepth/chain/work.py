@@ -15,7 +15,7 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_sets
+from anydepth.verbs import corpora_for_test, fill_encoder_grid, fill_grid, progress_for, read_test_sets
 
 State = Literal["to do", "interrupted", "done", "made otherwise"]
 WITHOUT_EFFECT = ("training.device",)
@@ -61,6 +61,8 @@ class Training(Work):
     def changes(self) -> list[str]:
         """How the settings of the run that is there differ from those of the chain."""
         before, now = flat(asdict(load_config(self.left / "config.toml"))), flat(asdict(self.config))
+        if not now.get("model.labels"):  # a run has those of its training corpora
+            before.pop("model.labels", None), now.pop("model.labels", None)
         return [
             f"{name} was {before.get(name)}, now {now.get(name)}"
             for name in dict.fromkeys([*before, *now])
@@ -157,21 +159,20 @@ class Evaluation(Work):
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
         from anydepth.evaluation.cells import depth_name
-        from anydepth.evaluation.perplexity import is_perplexity
+        from anydepth.evaluation.records import KINDS
 
         if not self.left.exists():
             return "to do"
         grid = json.loads(self.left.read_text(encoding="utf-8"))
         scored = {depth_name(cell) for cell in grid["cells"]}
-        asked = {} if is_perplexity(grid) else {"beam": self.beam, "batch": self.batch}
+        asked = {} if KINDS.keys() & grid["cells"][0].keys() else {"beam": self.beam, "batch": self.batch}
         whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.encoder_models import MaskedLM
-        from anydepth.evaluation.perplexity import evaluate_text
+        from anydepth.models import Translator
         from anydepth.run import load as load_run
 
         run, depths = load_run(self.run), list(self.depths) or None
@@ -180,10 +181,10 @@ class Evaluation(Work):
             def show(done: int, total: int, depth: str) -> None:
                 bar(done, total)
 
-            if isinstance(run.model, MaskedLM):
-                evaluate_text(run, corpora_for_test(self.run), depths or run.depths(), out=self.run, progress=show)
-            else:
+            if isinstance(run.model, Translator):
                 fill_grid(run, self.run, read_test_sets(self.run), depths, self.beam, self.batch, show)
+            else:
+                fill_encoder_grid(run, self.run, corpora_for_test(self.run), depths, show)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
 """Where sentences and pairs come from: text, parallel text, TSV, JSONL or the built-in corpus, read as a stream.
+Texts with labels are in labelled.py.
 
 Files are UTF-8, one record a line; a name ending in .gz is decompressed on the way. A byte order mark at the
 start and the line end (LF or CRLF) are not part of the text, everything else is. A pair that cannot be used
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from anydepth.config_class import config
+from anydepth.data.labelled import BuiltinLabelled, Labelled, read_builtin_labelled, read_labelled
 from anydepth.data.lines import NOT_UTF8, Line, count_lines, read_lines
 from anydepth.errors import UserError
 
@@ -133,7 +135,9 @@ PairCorpus = ParallelText | Tsv | Jsonl | Builtin
 """Of sentences and their translations."""
 TextCorpus = Text | BuiltinText
 """Of sentences alone."""
-CorpusConfig = PairCorpus | TextCorpus
+LabelledCorpus = Labelled | BuiltinLabelled
+"""Of texts with labels."""
+CorpusConfig = PairCorpus | TextCorpus | LabelledCorpus
 
 
 @config
@@ -144,9 +148,10 @@ class DataConfig:
     """Pairs for validation during training: one corpus, or a list of them, each validated by itself."""
     test: tuple[CorpusConfig, ...] = ()
     """Pairs for the final evaluation: one corpus, or a list of one for each language."""
-    tags: Literal["none", "target"] = "none"
-    """What stands in front of every source text: nothing, or a token such as <2de> that names the target language, the
-    last part of the corpus's key. One-to-many and many-to-many translation need it."""
+    tags: Literal["none", "target", "begin"] = "none"
+    """What stands in front of every source text: nothing; a token such as <2de> that names the target language, the
+    last part of the corpus's key, which one-to-many and many-to-many translation need; or the token that begins a text
+    (`begin`, in BERT [CLS])."""
     mixing: Literal["temperature", "turns"] = "temperature"
     """With several corpora: each batch is from one drawn by `temperature`; or the keys take turns, batch by batch, so
     that with training.accumulate = the number of keys an update adds up one batch of each (latent depth,
@@ -155,7 +160,9 @@ class DataConfig:
     """With several corpora a batch comes from one of them with probability ∝ size^(1/temperature): 1 takes
     them as they are, a large number evenly."""
     max_length: int = 256
-    """Tokens a side, the end of sentence not counted; longer pairs are skipped and counted."""
+    """Tokens a side, the end of sentence not counted."""
+    over_long: Literal["skip", "cut"] = "skip"
+    """What happens to longer texts: they are skipped and counted, or `cut` to their beginning."""
     workers: int = 0
     """Threads that tokenize; 0 is one per core."""
     cache: str = ""
@@ -222,6 +229,7 @@ class Row(NamedTuple):
     place: str
     source: str
     target: str | None = None
+    label: str | None = None
 
 
 def read_pairs(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[tuple[str, str]]:
@@ -246,6 +254,10 @@ def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]
             return _read_text(corpus, skips)
         case BuiltinText():
             return _read_builtin_text(corpus, split)
+        case Labelled():
+            return (Row(place, text, label=label) for place, text, label in read_labelled(corpus, skips))
+        case BuiltinLabelled():
+            return (Row(place, text, label=label) for place, text, label in read_builtin_labelled(corpus, split))
 
 
 def files_of(corpus: CorpusConfig) -> list[Path]:
@@ -253,7 +265,7 @@ def files_of(corpus: CorpusConfig) -> list[Path]:
     match corpus:
         case ParallelText():
             return [Path(corpus.source), Path(corpus.target)]
-        case Builtin() | BuiltinText():
+        case Builtin() | BuiltinText() | BuiltinLabelled():
             from anydepth.data import builtin
 
             return sorted(Path(builtin.__file__).parent.glob("*.py"))
@@ -268,7 +280,7 @@ def name_of(corpus: CorpusConfig) -> str:
             return f"{corpus.source} and {corpus.target}"
         case Builtin():
             return f"builtin {corpus.source}-{corpus.target}"
-        case BuiltinText():
+        case BuiltinText() | BuiltinLabelled():
             return f"builtin {corpus.language}"
         case _:
             return corpus.path
@@ -277,9 +289,11 @@ def name_of(corpus: CorpusConfig) -> str:
 def count_rows(corpus: CorpusConfig) -> int:
     """Lines of the corpus, those that will be skipped included; refuses files that are not parallel, before
     hours have been spent on them."""
-    if isinstance(corpus, Builtin | BuiltinText):
+    if isinstance(corpus, Builtin | BuiltinText | BuiltinLabelled):
         return corpus.size
     counts = [count_lines(path) for path in files_of(corpus)]
+    if isinstance(corpus, Labelled):
+        return -(-counts[0] * len(corpus.parts) // corpus.folds)
     if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
         raise _unequal(corpus, *counts)
     return counts[0]

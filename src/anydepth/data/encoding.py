@@ -25,16 +25,24 @@ class Encoded(NamedTuple):
 
     ids: tuple[Array, ...]
     lengths: tuple[Array, ...]
+    labels: list[str]
+    """Of the rows that have one."""
     read: int
     over_long: list[str]
 
 
 def encode_all(
-    rows: Iterator[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, workers: int, tag: list[int]
+    rows: Iterator[Row],
+    tokenizers: TokenizerPair,
+    max_length: int,
+    dtype: str,
+    workers: int,
+    tag: list[int],
+    cut: bool = False,
 ) -> Iterator[Encoded]:
     """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time.
 
-    The tag, if any, stands in front of each source.
+    The tag, if any, stands in front of each source. Over-long texts are left out, or cut.
     """
     workers = workers or os.cpu_count() or 1
     chunks = _groups(rows, lambda row: len(row.source) + len(row.target or ""), CHUNK, CHUNK_CHARACTERS)
@@ -42,7 +50,7 @@ def encode_all(
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
             for chunk in chunks:
-                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag))
+                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag, cut))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -80,24 +88,30 @@ def _one_thread_each() -> Iterator[None]:
             os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
-def _encode(rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int]) -> Encoded:
-    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag)]
+def _encode(
+    rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int], cut: bool
+) -> Encoded:
+    longest = max_length if cut else None
+    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag, longest)]
     if targets := [row.target for row in rows if row.target is not None]:
-        sides.append(_ids(targets, tokenizers.target, dtype, []))
+        sides.append(_ids(targets, tokenizers.target, dtype, [], longest))
     fits = np.maximum.reduce([lengths for _, lengths in sides]) <= max_length + 1
     return Encoded(
         ids=tuple(ids[np.repeat(fits, lengths)] for ids, lengths in sides),
         lengths=tuple(lengths[fits] for _, lengths in sides),
+        labels=[row.label for row, kept in zip(rows, fits) if kept and row.label is not None],
         read=len(rows),
         over_long=[rows[number].place for number in np.flatnonzero(~fits)],
     )
 
 
-def _ids(texts: list[str], tokenizer: Tokenizer, dtype: str, first: list[int]) -> tuple[Array, Array]:
+def _ids(
+    texts: list[str], tokenizer: Tokenizer, dtype: str, first: list[int], longest: int | None
+) -> tuple[Array, Array]:
     pieces: list[Array] = []
     lengths: list[int] = []
     for some in _groups(texts, len, PIECE, PIECE_CHARACTERS):
-        encoded = [[*first, *ids, tokenizer.eos] for ids in tokenizer.encode(some)]
+        encoded = [[*[*first, *ids][:longest], tokenizer.eos] for ids in tokenizer.encode(some)]
         pieces.append(np.fromiter(chain.from_iterable(encoded), dtype=dtype))
         lengths.extend(len(ids) for ids in encoded)
     return np.concatenate(pieces), np.array(lengths, dtype=np.int32)

@@ -332,3 +332,14 @@ def tags_of(data: DataConfig) -> list[str]:
     """The tokens that name languages."""
     languages = {target_language(corpus.key) for corpus in data.train} if data.tags == "target" else set()
     return [tag_name(language) for language in sorted(languages)]
+
+
+def tokens_in_front(data: DataConfig, tokenizer: Tokenizer, key: str) -> list[int]:
+    """What `data.tags` puts in front of every source text."""
+    match data.tags:
+        case "target":
+            return [tokenizer.tag(target_language(key))]
+        case "begin":
+            return [tokenizer.bos]
+        case "none":
+            return []

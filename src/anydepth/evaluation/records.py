@@ -28,6 +28,10 @@ ONE_WAY = {
 """What runs of one grid must have in common, and how to say that they have not."""
 
 
+KINDS = {"perplexity": "masked language model", "accuracy": "classifier"}
+"""By the score that a cell has."""
+
+
 @dataclass(frozen=True)
 class Folder:
     """One run folder, or one that `anydepth evaluate --out` made."""
@@ -81,9 +85,9 @@ class Record:
         return {key: Record(self.name, (folder,), folder.grid) for key, folder in each if folder.grid}
 
     @property
-    def perplexities(self) -> bool:
-        """Whether it is a masked language model's."""
-        return any("perplexity" in cell for cell in self.cells)
+    def kind(self) -> str:
+        """What its cells tell: how good translations are, masked language models, or labels."""
+        return next((KINDS[score] for cell in self.cells for score in KINDS if score in cell), "translation")
 
     @property
     def lowercase(self) -> bool:
@@ -132,6 +136,14 @@ def read_records(runs: Sequence[str | Path]) -> list[Record]:
         if names.count(name) > 1:
             raise UserError(f"{name}: two runs have this name; give one another, as in other=RUN")
     return [_record(name, paths) for name, (_, paths) in zip(names, given, strict=True)]
+
+
+def kind_of(records: Sequence[Record]) -> str:
+    """What these runs are; scores of different kinds cannot be compared."""
+    kinds = list(dict.fromkeys(record.kind for record in records if record.grid or record.languages))
+    if len(kinds) > 1:
+        raise UserError(f"some of these runs are for {kinds[0]}, others for {kinds[1]}: report them apart")
+    return kinds[0] if kinds else "translation"
 
 
 def read_folder(path: Path) -> Folder:
@@ -201,8 +213,8 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}; write it again with anydepth evaluate") from None
     for i, cell in enumerate(grid.get("cells", [])):
-        needed = {"encoder", "perplexity", "seconds"}
-        needed = needed if "perplexity" in cell else {"encoder", "decoder", "bleu", "chrf", "seconds"}
+        own = [score for score in KINDS if score in cell]
+        needed = {"encoder", *own, "seconds"} if own else {"encoder", "decoder", "bleu", "chrf", "seconds"}
         if missing := needed - cell.keys():
             raise UserError(f"{path}: cell {i + 1} has no {', '.join(sorted(missing))}")
     return grid if grid.get("cells") else None

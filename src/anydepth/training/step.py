@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from anydepth.data.masking import MaskedBatch
-from anydepth.encoder_models import AnyBatch, MaskedLM, Model
+from anydepth.data.collate import Batch
+from anydepth.encoder_models import AnyBatch, EncoderModel, Model
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm
@@ -110,10 +110,11 @@ class Step:
         smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
-                if isinstance(batch, MaskedBatch):
-                    assert isinstance(self.model, MaskedLM)
+                if isinstance(self.model, EncoderModel):
+                    assert not isinstance(batch, Batch)
                     return encoder_exits(self.model, batch, tasks, smoothing, self.kernel)
                 assert isinstance(self.model, Translator)
+                assert isinstance(batch, Batch)
                 return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
             ((plans, weight),) = tasks
             total, nll = single(self.model, batch, plans, smoothing, self.kernel)
