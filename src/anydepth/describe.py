@@ -20,6 +20,7 @@ from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
 from anydepth.tasks import task_of
 from anydepth.tasks.classification import with_labels
+from anydepth.training.data import start_tokenizers
 from anydepth.training_cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 
 NUMBER_BYTES = 4
@@ -107,7 +108,10 @@ def latent_layers(model: Model) -> dict[str, Any]:
 
 def planned_vocabularies(config: Config) -> tuple[int, int]:
     """Source and target words of a recipe."""
-    settings = config.tokenizer
+    settings, start = config.tokenizer, config.training.start_from
+    if start and Path(start).is_dir():
+        tokenizers = start_tokenizers(start)
+        return len(tokenizers.source), len(tokenizers.target)
     if settings.path or settings.source_path:
         files = (settings.path or settings.source_path, settings.path or settings.target_path)
         added = [*tags_of(config.data), *task_of(config).further_tokens]

@@ -29,6 +29,7 @@ from anydepth.errors import UserError
 from anydepth.languages import known_languages
 from anydepth.models import TranslatorConfig
 from anydepth.plan import depth_name
+from anydepth.training.data import BODY
 
 
 def planned(path: Path, folder: Path, recipe: Path | None = None, settings: Sequence[str] = ()) -> list[Work]:
@@ -116,7 +117,8 @@ class Planner:
         """A model that starts from another of this chain needs weights of the same shapes."""
         for other, theirs in self.configs.items():
             if config.training.start_from == str(self.left[other]):
-                mine, its = shapes(config), shapes(theirs)
+                parts = "" if config.model.type == theirs.model.type else BODY
+                mine, its = shapes(config, parts), shapes(theirs, parts)
                 for weights in sorted(mine.keys() | its.keys()):
                     if mine.get(weights) != its.get(weights):
                         raise self.mistake(name, f"cannot start from {other}: {weights} is not the same in both")
@@ -212,7 +214,8 @@ def learns_depth(config: Config) -> bool:
     return any(isinstance(stack.depth, LatentConfig) for stack in stacks_of(config.model).values())
 
 
-def shapes(config: Config) -> dict[str, torch.Size]:
+def shapes(config: Config, parts: str | tuple[str, ...]) -> dict[str, torch.Size]:
+    """Of the weights whose names begin so."""
     with torch.device("meta"):  # the words are the same: who starts from a run takes its tokenizers too
         model = config.model.build(source_vocabulary=1, target_vocabulary=1, pad=0)
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+    return {name: parameter.shape for name, parameter in model.named_parameters() if name.startswith(parts)}

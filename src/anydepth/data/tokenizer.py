@@ -30,6 +30,7 @@ USUAL_NAMES = {
     "<unk>": ("<unk>", "[UNK]"),
 }
 MASK = "<mask>"
+BERT_MASK = "[MASK]"
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 END = "\1"
 COVERAGE = 0.9999  # share of the text whose characters get tokens of their own; the rest become bytes
@@ -97,10 +98,10 @@ class Tokenizer:
     @property
     def mask(self) -> int:
         """The token that stands where a word is hidden."""
-        number = self._inner.token_to_id(MASK)
-        if number is None:
-            raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
-        return number
+        for name in (MASK, BERT_MASK):
+            if (number := self._inner.token_to_id(name)) is not None:
+                return number
+        raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
 
     def tag(self, language: str) -> int:
         """The token that asks for a translation into this language."""

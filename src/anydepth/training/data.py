@@ -12,19 +12,25 @@ import torch
 from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import prefetch, stream
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
-from anydepth.encoder_models import AnyBatch, Model
+from anydepth.encoder_models import AnyBatch, EncoderModel, Model
 from anydepth.errors import UserError
+from anydepth.interop.huggingface import bert_tokenizer, bert_weights, is_bert
+from anydepth.models import Translator
 from anydepth.tasks import AnyTask, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
 if TYPE_CHECKING:
     from anydepth.config import Config
+
+BODY = ("source.", "encoder.", "norm.")
+"""What models for different tasks have in common."""
 
 
 @dataclass
@@ -95,12 +101,43 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
 
 
 def take_weights(model: Model, start: str) -> None:
-    """Begins with the weights of another run."""
+    """Begins with the weights of another run, or of BERT; a model for another task keeps its new head."""
     file = Path(start) / "model.safetensors"
     try:
-        load_weights(model, load_file(file))
+        if is_bert(Path(start)):
+            if isinstance(model, Translator):
+                raise UserError("BERT has no decoder: it can start a masked-lm or a classifier")
+            tensors = with_new_head(model, bert_weights(Path(start), model))
+        else:
+            tensors = load_file(file)
+            if isinstance(model, EncoderModel) and kind_of_run(start) != model.config.type:
+                tensors = with_new_head(model, tensors)
+        load_weights(model, tensors)
     except (UserError, OSError, SafetensorError) as error:
         raise UserError(f"training.start_from: {file}: {error}") from None
+
+
+def with_new_head(model: EncoderModel, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All of a model's weights, those of the given ones that it has replaced; words, positions and layers are."""
+    own = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    body = {name for name in own if name.startswith(BODY)}
+    if missing := body - given.keys():
+        raise UserError(f"{min(missing)} is missing")
+    return own | {name: tensor for name, tensor in given.items() if name in own}
+
+
+def kind_of_run(folder: str) -> str:
+    from anydepth.config import load
+
+    return load(Path(folder) / "config.toml").model.type
+
+
+def start_tokenizers(start: str) -> TokenizerPair:
+    """Those of the run, or of the BERT, that a training starts from."""
+    if not is_bert(Path(start)):
+        return TokenizerPair.load(start)
+    tokenizer = bert_tokenizer(Path(start))
+    return TokenizerPair(tokenizer, tokenizer)
 
 
 def check_positions(config: "Config", batching: BatchingConfig) -> None:
@@ -124,7 +161,7 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
             raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
         say = partial(console.print, highlight=False)
         further = task_of(config).further_tokens
-        save_whole(TokenizerPair.load(start) if start else build(config.tokenizer, config.data, say, further), out)
+        save_whole(start_tokenizers(start) if start else build(config.tokenizer, config.data, say, further), out)
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
