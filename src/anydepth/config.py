@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from anydepth.config_checks import check_corpora, check_objective, check_tokenizer, with_keys
+from anydepth.config_checks import check_corpora, check_depths, check_objective, check_tokenizer, with_keys
 from anydepth.config_class import config
 from anydepth.config_reader import (
     config_item,
@@ -75,6 +75,7 @@ class Config:
         if self.seed < 0:
             raise ValueError("seed must not be negative")
         object.__setattr__(self, "model", with_keys(self.model, self.data))
+        check_depths(self.model)
         check_corpora(self.model, self.data)
         check_tokenizer(self.model, self.tokenizer)
         check_objective(self.training.objective, self.model)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from anydepth.data.corpora import DataConfig, LabelledCorpus, PairCorpus, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
+from anydepth.depth.perword import PerWordConfig
 from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
 from anydepth.models import StackConfig
 from anydepth.objectives import (
@@ -40,6 +41,13 @@ def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
             raise ValueError(f"training.objective.{name}_layers: the {name} has no latent depth; 0 wants none")
         if wanted > stack.layers:
             raise ValueError(f"training.objective.{name}_layers: {wanted} wanted, but the {name} has {stack.layers}")
+
+
+def check_depths(model: ModelConfig) -> None:
+    """Depth per word is for texts that are read and labelled."""
+    for name, stack in stacks_of(model).items():
+        if isinstance(stack.depth, PerWordConfig) and not isinstance(model, ClassifierConfig):
+            raise ValueError(f"model.{name}.depth: per-word is for a classifier, not for a {model.type}")
 
 
 def check_without_decoder(objective: ObjectiveConfig) -> None:

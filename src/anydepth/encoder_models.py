@@ -10,13 +10,15 @@ from anydepth.config_class import config
 from anydepth.data.collate import Batch
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.data.masking import MaskedBatch, MaskingConfig
+from anydepth.depth.perword import PerWord
 from anydepth.depth.policy import NoLayers
 from anydepth.models import Planned, StackConfig, Translator, TranslatorConfig, check_norm, final_norm, initialise_stack
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
+from anydepth.nn.perword import Words, run_words
 from anydepth.nn.stack import Stack
-from anydepth.plan import Plans, parse_encoder_depth
+from anydepth.plan import Plan, Plans, parse_encoder_depth
 
 
 @config
@@ -162,6 +164,18 @@ class Classifier(EncoderModel):
         self.output = nn.Embedding(len(config.labels) or 2, 2 * config.layer.width)
         self.output_bias = nn.Parameter(torch.zeros(self.output.num_embeddings))
         nn.init.normal_(self.output.weight, std=0.02)
+
+    def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
+        if isinstance(batch, LabelledBatch) and batch.words is not None:
+            return self.read_words(batch.source, batch.words, plans.encoder)
+        return super().forward(batch, plans)
+
+    def read_words(self, source: Tensor, words: Words, plan: Plan) -> Tensor:
+        """(B, 2D) of texts whose words have depths of their own; padding is never computed."""
+        assert isinstance(self.encoder_depth, PerWord)
+        x = self.source(source.flatten()[words.places][None], words.positions[None])[0]
+        x = run_words(self.encoder, x, plan, words, self.encoder_depth.refresh)
+        return pool(self.norm(x), words.texts, source.shape[0])
 
     def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
         """(B, S, D) last states → (B, 2D); packed, a row for each segment."""

@@ -23,34 +23,9 @@ from anydepth.run import load as load_run
 from anydepth.training.data import take_weights
 
 TEXTS = ["A film to forget, wasn't it?", "naïve Überraschung", "word", "It is 12:30 o'clock; unbelievably late!"]
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "film",
-    "to",
-    "for",
-    "##get",
-    "was",
-    "n",
-    "it",
-    "?",
-    ",",
-    "'",
-    "t",
-    "word",
-    "naive",
-    "is",
-    "12",
-    ":",
-    "##s",
-    "late",
-    "un",
-]
-WORDS += ["##believ", "##ably", "!", ";", "o", "clock", "30"]
+VOCABULARY = """[PAD] [UNK] [CLS] [SEP] [MASK] a film to for ##get was n it ? , ' t word naive is 12 : ##s late un
+##believ ##ably ! ; o clock 30"""
+WORDS = VOCABULARY.split()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from anydepth.data.batching import Limits
 from anydepth.data.collate import Packing, mapped, one_row, pack, pad_rows
 from anydepth.data.store import Store
+from anydepth.nn.perword import Words, lay_out
 from anydepth.plan import BothNoises
 
 Array = np.ndarray
@@ -28,6 +29,8 @@ class LabelledBatch(NamedTuple):
     """Words read, ends of texts included, padding not."""
     sentences: int
     noise: BothNoises = (None, None)
+    words: Words | None = None
+    """Where words have depths of their own."""
 
     @property
     def predictions(self) -> int:
@@ -36,6 +39,7 @@ class LabelledBatch(NamedTuple):
 
     @property
     def packed(self) -> bool:
+        """Whether all batches have one shape."""
         return self.packing is not None
 
     def to(self, device: torch.device | str) -> "LabelledBatch":
@@ -45,19 +49,25 @@ class LabelledBatch(NamedTuple):
         return mapped(Tensor.pin_memory, self)
 
 
-def labelled_batch(store: Store, texts: Array, labels: Array, limits: Limits) -> LabelledBatch:
-    """These texts of a corpus, with these labels."""
+def labelled_batch(
+    store: Store, texts: Array, labels: Array, limits: Limits, depths: Array | None = None
+) -> LabelledBatch:
+    """These texts of a corpus, with these labels and, where they have any, the depths of their words."""
     words, lengths = store.source(texts)
-    packed = limits.layout == "packed"
+    packed = limits.layout == "packed" and depths is None
     packing = pack(lengths, limits.target, limits) if packed else None
     answers = np.full(len(packing.starts) - 1 if packing else len(texts), NO_LABEL, dtype=np.int64)
     answers[: len(texts)] = labels
-    row = one_row(words, limits.target, store.source_pad) if packed else None
+    if packed:
+        rows = one_row(words, limits.target, store.source_pad)
+    else:
+        rows = pad_rows(words, lengths, store.source_pad, limits.multiple)
     return LabelledBatch(
-        source=pad_rows(words, lengths, store.source_pad, limits.multiple) if row is None else row,
+        source=rows,
         target_out=torch.from_numpy(answers),
         packing=packing,
         key=store.key,
         tokens=len(words),
         sentences=len(texts),
+        words=None if depths is None else lay_out(depths, lengths, rows.shape[1]),
     )

@@ -27,7 +27,7 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, decoder, fusion) for _ in range(layers))
         self.mix = LinearMix(config, layers) if mix == "dlcl" else None
-        self.compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
+        self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def states(
         self,
@@ -77,7 +77,7 @@ class Stack(nn.Module):
         """The rest of a decoder layer that was begun."""
         return self.run(Layer.finish, layer, x, gate, memory.state, sees_memory, None, memory.context)
 
-    def run(self, part: Callable[..., Tensor], layer: int, *given: Any) -> Tensor:
+    def run(self, part: Callable[..., Any], layer: int, *given: Any) -> Any:
         if not self.training:
             return part(self.layers[layer], *given)
         part = self.compiled.get(part, part)
