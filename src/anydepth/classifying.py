@@ -1,12 +1,16 @@
 """Texts to labels with a trained run: `anydepth.load(folder).classify(texts)`."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
+from anydepth.estimating.sources import DepthSource, source_of
+from anydepth.nn.perword import lay_out
 from anydepth.run import Progress, Run, batches
 
 TOKENS = 8192
@@ -21,6 +25,8 @@ class Labelling(NamedTuple):
     probability: float
     probabilities: dict[str, float]
     """Of all labels."""
+    words: list[tuple[str, int]]
+    """The pieces of the text and their depths, where these differ."""
 
 
 @torch.no_grad()
@@ -29,15 +35,15 @@ def classify(
 ) -> list[Labelling]:
     """The labels of texts. An over-long text is cut if the run was trained so, and refused otherwise."""
     model, plans = run.classifier, run.plan(depth)
-    ids = encoded(run, texts)
+    ids, source = encoded(run, texts), depth_source(run)
     results: list[Labelling | None] = [None] * len(texts)
     done, names = 0, model.config.labels
     for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
-        given = labelled([ids[number] for number in numbers], model.pad, run.key).to(run.device)
-        rows = model.logits(model(given, plans)).softmax(-1).tolist()
-        for number, row in zip(numbers, rows):
+        given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
+        rows = model.logits(model(given.to(run.device), plans)).softmax(-1).tolist()
+        for number, row, words in zip(numbers, rows, words_of(given, source)):
             best = max(range(len(row)), key=row.__getitem__)
-            results[number] = Labelling(names[best], row[best], dict(zip(names, row)))
+            results[number] = Labelling(names[best], row[best], dict(zip(names, row)), words)
         done += len(numbers)
         if progress:
             progress(done, len(texts))
@@ -53,13 +59,31 @@ def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     return [run.ended(one) for one in ids]
 
 
-def labelled(ids: Sequence[Sequence[int]], pad: int, key: str) -> LabelledBatch:
-    """A batch whose labels nobody knows."""
+def depth_source(run: Run) -> DepthSource | None:
+    return source_of(run.config, run.tokenizers.source, run.folder, str(run.device)) if run.folder else None
+
+
+def words_of(batch: LabelledBatch, source: DepthSource | None) -> list[list[tuple[str, int]]]:
+    """Of each text, its pieces and their depths."""
+    if source is None or batch.words is None:
+        return [[] for _ in range(batch.sentences)]
+    names = [source.pieces.names[number] for number in batch.source.flatten()[batch.words.places].tolist()]
+    pairs = list(zip(names, batch.words.depths.tolist()))
+    return [pairs[start:end] for start, end in itertools.pairwise(batch.words.starts.tolist())]
+
+
+def labelled(ids: Sequence[Sequence[int]], pad: int, key: str, source: DepthSource | None = None) -> LabelledBatch:
+    """A batch whose labels nobody knows, with the depths of its words if there is a source of them."""
+    rows, words = collate_sources(ids, pad), None
+    if source is not None:
+        lengths = np.array([len(one) for one in ids])
+        words = lay_out(source.of(np.concatenate([np.array(one) for one in ids]), lengths), lengths, rows.shape[1])
     return LabelledBatch(
-        source=collate_sources(ids, pad),
+        source=rows,
         target_out=torch.full((len(ids),), NO_LABEL),
         packing=None,
         key=key,
         tokens=sum(map(len, ids)),
         sentences=len(ids),
+        words=words,
     )

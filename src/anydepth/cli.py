@@ -29,6 +29,7 @@ from anydepth.verbs import (
     read_texts,
     render,
     report_runs,
+    show_depths,
     show_grid,
 )
 
@@ -428,6 +429,45 @@ def describe(
         print(json.dumps(description, indent=1))
     else:
         Console(highlight=False).print(table(description))
+
+
+@app.command()
+def depths(
+    recipe_or_run: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe.toml or a run's folder.")],
+    method: Annotated[
+        Literal["mi", "reconstruction"],
+        typer.Option(help="mi: what words tell about labels. reconstruction: how hard they are to guess."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Depths, TSV or JSONL; beside it a picture, .png.")],
+    text: Annotated[str, typer.Option(metavar="TEXT", help="A text whose words are drawn, too.")] = "",
+    model: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Reconstruction: the masked language model that guesses.")
+    ] = None,
+    penalty: Annotated[float, typer.Option(help="Reconstruction: λ, what a layer costs.")] = 0.1,
+    every: Annotated[int, typer.Option(help="Reconstruction: hide one word in so many at once; 0: one at a time.")] = 0,
+    texts: Annotated[int, typer.Option(help="Reconstruction: only the first so many texts; 0: all.")] = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Reconstruction: compare with hiding one word at a time.")
+    ] = False,
+    settings: Settings = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Estimate how many layers words need: by training labels, or by a masked language model for the test texts."""
+    from anydepth.estimating.command import estimate_information, estimate_reconstruction
+
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
+    if min(every, texts, penalty) < 0:
+        raise UserError("--every, --texts, --penalty: expected 0 or more")
+    changes = tuple(settings or ())
+    if method == "mi":
+        found = estimate_information(recipe_or_run, out, changes, text)
+    else:
+        found = estimate_reconstruction(
+            recipe_or_run, out, model, changes, text, penalty, every, texts, compare, device
+        )
+    show_depths(found, as_json)
 
 
 @app.command()

@@ -166,9 +166,12 @@ class Classifier(EncoderModel):
         nn.init.normal_(self.output.weight, std=0.02)
 
     def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
-        if isinstance(batch, LabelledBatch) and batch.words is not None:
-            return self.read_words(batch.source, batch.words, plans.encoder)
-        return super().forward(batch, plans)
+        if not isinstance(self.encoder_depth, PerWord):
+            return super().forward(batch, plans)
+        assert isinstance(batch, LabelledBatch)
+        if batch.words is None:
+            raise ValueError("depth per word: the batch does not say how deep its words are")
+        return self.read_words(batch.source, batch.words, plans.encoder)
 
     def read_words(self, source: Tensor, words: Words, plan: Plan) -> Tensor:
         """(B, 2D) of texts whose words have depths of their own; padding is never computed."""

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from anydepth.errors import UserError
 if TYPE_CHECKING:
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig
+    from anydepth.estimating.command import Estimated
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
@@ -242,6 +243,21 @@ def show_grid(grid: dict[str, Any]) -> None:
     print_grid(console, grid)
     console.print()
     print_samples(console, grid)
+
+
+def show_depths(found: "Estimated", as_json: bool) -> None:
+    """What `anydepth depths` has estimated."""
+    if as_json:
+        return print(json.dumps(asdict(found), default=str, indent=1))
+    total = max(1, sum(found.counts))
+    shares = "  ".join(f"{depth}: {100 * count / total:.0f} %" for depth, count in enumerate(found.counts, start=1))
+    print(f"{found.words:,} words, {found.mean_depth:.2f} layers on average.  {shares}")
+    if found.by_penalty:
+        print("mean depth by penalty:  " + "  ".join(f"{k:g}: {mean:.2f}" for k, mean in found.by_penalty.items()))
+    if found.agreement:
+        equal, near, apart = found.agreement
+        print(f"against one word at a time: {equal:.1%} equal, {near:.1%} at most one layer apart, {apart:+.2f} layers")
+    print(f"The depths are in {found.file}, the picture in {found.picture}.")
 
 
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:

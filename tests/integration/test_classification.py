@@ -160,3 +160,92 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "page.html").read_text()
     assert "runs_1" in page
     assert "McNemar" in page
+
+
+# ---- depth per word
+
+
+@pytest.fixture(scope="module")
+def adaptive(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    return train(config(folder, *settings), tmp_path_factory.mktemp("runs") / "adaptive", quiet=True)
+
+
+def test_a_resume_with_depth_per_word_ends_with_the_same_bits(folder: Path, adaptive: Path, tmp_path: Path) -> None:
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    with when(10, "train", crash), pytest.raises(Crash):
+        train(config(folder, *settings), tmp_path / "killed", quiet=True)
+    train(config(folder, *settings), tmp_path / "killed", resume=True, quiet=True)
+    assert outcome(tmp_path / "killed") == outcome(adaptive)
+
+
+def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tmp_path: Path) -> None:
+    turned = {"falls": "rises", "rises": "falls"}
+    lines = [line.split("\t") for line in (folder / "dev.tsv").read_text().splitlines()]
+    (tmp_path / "dev.tsv").write_text("".join(f"{turned[label]}\t{text}\n" for label, text in lines))
+    other = f'[{{type="labelled", path="{tmp_path}/dev.tsv"}}]'
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    changed = config(folder, *settings, f"data.dev={other}", f"data.test={other}", "training.steps=1")
+    run = train(changed, tmp_path / "run", quiet=True)
+    assert (run / "depths.tsv").read_bytes() == (adaptive / "depths.tsv").read_bytes()
+
+
+def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, err = cli("evaluate", adaptive)
+    assert (code, err) == (0, "")
+    (cell,) = json.loads((adaptive / "grid.json").read_text())["cells"]
+    assert 1 < cell["mean_depth"] < 4
+    assert sum(depth * count for depth, count in enumerate(cell["depths"], 1)) / sum(cell["depths"]) == pytest.approx(
+        cell["mean_depth"]
+    )
+    best = min(line["loss"] for line in metrics(adaptive) if line["kind"] in ("valid", "average"))
+    assert cell["loss"] == pytest.approx(best, rel=1e-5)
+    run = load_run(adaptive)
+    listed = [line.split("\t") for line in (adaptive / "depths.tsv").read_text().splitlines()[2:]]
+    known = {row[1]: int(row[4]) for row in listed}
+    (found,) = run.classify(["nine two one"])
+    pieces = run.tokenizers.source.encode(["nine two one"])[0]
+    assert [depth for _, depth in found.words[1:-1]] == [known.get(str(piece), 4) for piece in pieces]
+    assert found.words[0][1] == found.words[-1][1] == max(depth for _, depth in found.words[1:-1])
+
+
+def test_the_command_writes_the_same_depths(folder: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    for path in (adaptive, folder / "tiny.toml"):
+        out = tmp_path / f"{path.name}.tsv"
+        layers = () if path == adaptive else ("--set", "model.encoder.layers=4")
+        code, printed, err = cli("depths", path, "--method", "mi", "--out", out, "--text", "one ten", *layers)
+        assert code == 0, err
+        assert out.read_bytes() == (adaptive / "depths.tsv").read_bytes()
+        assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    assert "layers on average" in printed
+
+
+def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    texts = f'[{{type="text", path="{folder}/train.tsv", column=1}}]'
+    stack = "{layers=2, depth={type='prefix'}}"
+    masked = (
+        f"model={{type='masked-lm', max_positions=64, layer={{width=16, ffn=32, heads=2}}, encoder={stack}}}",
+        f"data.train={texts}", "data.dev=[]", f"data.test={texts}",
+    )  # fmt: skip
+    guesser = train(config(folder, *masked), tmp_path / "guesser", quiet=True)
+    depth = f"{{type='per-word', estimate={{type='reconstruction', model='{guesser}', every=2, penalty=0.01}}}}"
+    settings = (f"model.encoder={{layers=2, depth={depth}}}", "training.objective={type='single'}")
+    run = train(
+        config(folder, *settings, f"training.start_from={guesser}", "training.steps=2"), tmp_path / "run", quiet=True
+    )
+    code, out, err = cli("evaluate", run)
+    assert code == 0, err
+    kept = set((guesser / "losses").iterdir())
+    assert len(kept) == 2  # of the training and of the dev texts, which are the test texts here
+    out = tmp_path / "depths.jsonl"
+    asked = ("--method", "reconstruction", "--every", 2, "--texts", 5, "--compare", "--json")
+    code, printed, err = cli("depths", run, "--out", out, *asked)
+    assert code == 0, err
+    found = json.loads(printed)
+    assert len(out.read_text().splitlines()) == 5
+    means = list(found["by_penalty"].values())
+    assert means == sorted(means, reverse=True)
+    assert 0 <= found["agreement"][0] <= 1
+    code, _, err = cli("depths", folder / "tiny.toml", "--method", "reconstruction", "--out", out)
+    assert (code, "--model" in err) == (2, True)

@@ -92,7 +92,8 @@ def test_all_layers_is_the_plain_encoder_and_a_constant_depth_a_prefix(norm: str
     batch = labelled_batch(LENGTHS)
     expected = plain(batch, plain.plan())
     assert torch.allclose(model(with_depths(batch, LAYERS), model.plan()), expected, atol=1e-5)
-    assert torch.equal(model(batch, model.plan()), expected)  # no depths given
+    with pytest.raises(ValueError, match="does not say how deep"):
+        model(batch, model.plan())
     for depth in range(1, LAYERS + 1):
         found = model(with_depths(batch, depth), model.plan())
         assert torch.allclose(found, prefix(batch, prefix.plan(str(depth))), atol=1e-5)

@@ -103,6 +103,17 @@ class Tokenizer:
                 return number
         raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
 
+    @property
+    def pieces(self) -> list[str]:
+        """The tokens as they are written, by number."""
+        return [self._inner.id_to_token(number) or "" for number in range(len(self))]
+
+    @property
+    def special(self) -> set[int]:
+        """Tokens that are no part of any text."""
+        named = (self._inner.token_to_id(name) for name in (MASK, BERT_MASK))
+        return {self.pad, self.bos, self.eos, *(number for number in named if number is not None)}
+
     def tag(self, language: str) -> int:
         """The token that asks for a translation into this language."""
         number = self._inner.token_to_id(tag_name(language))

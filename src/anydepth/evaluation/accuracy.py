@@ -51,7 +51,8 @@ def evaluate_labels(
 ) -> dict[str, Any]:
     """Measure every depth on labelled text; returns what it leaves in `out/grid.json`. Depths measured before with the
     same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good."""
-    model, task = run.classifier, Classification(run.config, run.tokenizers)
+    model = run.classifier
+    task = Classification(run.config, run.tokenizers).take_depths(run.folder, str(run.device))
     with TemporaryDirectory() as scratch:
         stores = [
             tokenize(corpus, "test", run.tokenizers, Path(scratch) / str(number), run.config.data)
@@ -72,6 +73,7 @@ def evaluate_labels(
             labels = in_place([logits.argmax(-1) for logits in found], places)
             cells[plans.name] = {
                 "encoder": len(plans.encoder),
+                **depth_of_words(batches, len(plans.encoder)),
                 "accuracy": accuracy(labels, right),
                 "interval": list(interval(labels, right)),
                 "macro_f1": macro_f1(labels, right),
@@ -152,6 +154,16 @@ def predict(model: Classifier, task: Classification, stores: Sequence[Store], pl
     return in_place([logits.argmax(-1) for logits in found], places), right
 
 
+def depth_of_words(batches: Sequence[LabelledBatch], layers: int) -> dict[str, Any]:
+    """Of words with depths of their own: the mean, and how many have each depth from 1 on."""
+    words = [batch.words.depths for batch in batches if batch.words]
+    if not words:
+        return {}
+    counts = torch.bincount(torch.cat(words).long(), minlength=layers + 1)[1:].tolist()
+    mean = sum(depth * count for depth, count in enumerate(counts, start=1)) / sum(counts)
+    return {"mean_depth": mean, "depths": counts}
+
+
 def mean_loss(found: Sequence[Tensor], batches: Sequence[LabelledBatch]) -> float:
     losses = [F.cross_entropy(x.double().cpu(), batch.target_out, reduction="sum") for x, batch in zip(found, batches)]
     return float(sum(losses)) / sum(batch.sentences for batch in batches)
@@ -169,16 +181,15 @@ def is_accuracy(grid: dict[str, Any]) -> bool:
 
 def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    for heading in ("depth", "accuracy", "95 % interval", "macro-F1", "loss", "seconds", "parameters"):
+    words = any("mean_depth" in cell for cell in grid["cells"])
+    scores = ("accuracy", "95 % interval", "macro-F1", "loss", "seconds", "parameters")
+    for heading in ("depth", *(("of a word",) if words else ()), *scores):
         table.add_column(heading, justify="right")
     for cell in grid["cells"]:
         low, high = cell["interval"]
-        scores = (
-            f"{cell['accuracy']:.2f}",
-            f"{low:.2f} – {high:.2f}",
-            f"{cell['macro_f1']:.2f}",
-            f"{cell['loss']:.4f}",
-        )
-        table.add_row(depth_name(cell), *scores, f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
+        mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
+        quality = (f"{cell['accuracy']:.2f}", f"{low:.2f} – {high:.2f}", f"{cell['macro_f1']:.2f}")
+        cost = (f"{cell['loss']:.4f}", f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
+        table.add_row(depth_name(cell), *mean, *quality, *cost)
     table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels"
     console.print(table)

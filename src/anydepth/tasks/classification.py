@@ -1,6 +1,7 @@
 """Classification: texts and their labels, judged by accuracy and macro-F1."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.encoder_models import Classifier, ClassifierConfig, Model
 from anydepth.errors import UserError
+from anydepth.estimating.sources import FILE, DepthSource, source_of, write_word_depths
 
 if TYPE_CHECKING:
     from anydepth.config import Config
@@ -23,13 +25,28 @@ class Classification:
 
     def __init__(self, config: "Config", tokenizers: TokenizerPair) -> None:
         assert isinstance(config.model, ClassifierConfig)
+        self.config, self.tokenizers = config, tokenizers
         self.labels = {label: number for number, label in enumerate(config.model.labels)}
+        self.depths: DepthSource | None = None
+        """Of words, where they have depths of their own."""
+
+    def learn_depths(self, stores: list[Store], out: Path) -> None:
+        """Writes the depths that follow from the training texts into the folder of the run."""
+        if not (out / FILE).exists():
+            write_word_depths(self.config, stores, self.tokenizers.source, out / FILE)
+
+    def take_depths(self, folder: Path | None, device: str = "auto") -> "Classification":
+        """Uses the depths that a run has."""
+        if folder is not None:
+            self.depths = source_of(self.config, self.tokenizers.source, folder, device)
+        return self
 
     def batch(self, batches: Batches, taken: IndexBatch) -> LabelledBatch:
         return self.held_out(batches.stores[taken.corpus], taken.pairs, batches.limits)
 
     def held_out(self, store: Store, texts: np.ndarray, limits: Limits) -> LabelledBatch:
-        return labelled_batch(store, texts, self.numbers(store)[store.labels(texts)], limits)
+        depths = self.depths.of_texts(store, texts) if self.depths else None
+        return labelled_batch(store, texts, self.numbers(store)[store.labels(texts)], limits, depths)
 
     def numbers(self, store: Store) -> np.ndarray:
         """The model's number for each of a store's."""

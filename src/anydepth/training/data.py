@@ -1,6 +1,6 @@
 """From a recipe's corpora to a stream of batches that knows its place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from anydepth.encoder_models import AnyBatch, EncoderModel, Model
 from anydepth.errors import UserError
 from anydepth.interop.huggingface import bert_tokenizer, bert_weights, is_bert
 from anydepth.models import Translator
-from anydepth.tasks import AnyTask, task_of
+from anydepth.tasks import AnyTask, Classification, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
@@ -97,7 +97,11 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(tokenizers, batches, dev, batching, ranks.device, task_of(config)(config, tokenizers))
+    task = task_of(config)(config, tokenizers)
+    if isinstance(task, Classification):
+        first_does(ranks, lambda: task.learn_depths(train, out))
+        task.take_depths(out, str(ranks.device))
+    return TrainingData(tokenizers, batches, dev, batching, ranks.device, task)
 
 
 def take_weights(model: Model, start: str) -> None:
@@ -111,7 +115,8 @@ def take_weights(model: Model, start: str) -> None:
         else:
             tensors = load_file(file)
             if isinstance(model, EncoderModel) and kind_of_run(start) != model.config.type:
-                tensors = with_new_head(model, tensors)
+                body = {name: tensor for name, tensor in tensors.items() if name.startswith(BODY)}
+                tensors = with_new_head(model, body)
         load_weights(model, tensors)
     except (UserError, OSError, SafetensorError) as error:
         raise UserError(f"training.start_from: {file}: {error}") from None
@@ -156,12 +161,7 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
 
     console = Console(stderr=True, quiet=quiet)
     if not any((out / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
-        start = config.training.start_from
-        if start and not (Path(start) / "model.safetensors").is_file():
-            raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
-        say = partial(console.print, highlight=False)
-        further = task_of(config).further_tokens
-        save_whole(start_tokenizers(start) if start else build(config.tokenizer, config.data, say, further), out)
+        make_tokenizers(config, out, partial(console.print, highlight=False))
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
@@ -175,6 +175,15 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
             for store in tokenize_all(config.data, split, tokenizers, out / "data", show):
                 if summary := store.skips.summary():
                     console.print(f"{split}: {summary}", highlight=False)
+
+
+def make_tokenizers(config: "Config", out: Path, say: Callable[[str], None]) -> None:
+    """Those of the run to start from, or new ones."""
+    start = config.training.start_from
+    if start and not (Path(start) / "model.safetensors").is_file():
+        raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
+    further = task_of(config).further_tokens
+    save_whole(start_tokenizers(start) if start else build(config.tokenizer, config.data, say, further), out)
 
 
 def save_whole(tokenizers: TokenizerPair, out: Path) -> None:
