@@ -238,7 +238,13 @@ def classify(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
     ] = None,
-    depth: Annotated[str | None, typer.Option(metavar="D", help="Layers, such as 4. Default: the deepest.")] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(metavar="D|adaptive", help="Layers, such as 4, or until the answer is sure. Default: all."),
+    ] = None,
+    leave: Annotated[
+        str, typer.Option("--exit", metavar="RULE", help="When it is, for --depth adaptive: 0.9, or 'patience 2'.")
+    ] = "0.9",
     batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
     settings: RunSettings = None,
     device: Device = "auto",
@@ -256,7 +262,7 @@ def classify(
     with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=len(texts))
         found = loaded.classify(
-            texts, depth, batch=batch, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            texts, depth, batch=batch, leave=leave, progress=lambda done, total: bar.update(task, completed=done)
         )
     for text, one in zip(texts, found):
         line = (
@@ -311,6 +317,9 @@ def evaluate(
         typer.Option(metavar="FILE", help="Masked language model: text, one a line. Classifier: label, tab, text."),
     ] = None,
     depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    exits: Annotated[
+        str, typer.Option(metavar="RULE,…", help="Classifier: leave early, at a probability (0.9) or by 'patience 2'.")
+    ] = "",
     beam: Beam = None,
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
@@ -322,6 +331,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
+    from anydepth.choosing.confidence import Rule
     from anydepth.config import load as load_config
     from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load
@@ -333,18 +343,21 @@ def evaluate(
     is_run = (run / "config.toml").is_file()
     kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
     if kind != "translator":
-        flags = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
-        flags |= {"batch": batch} if kind == "masked-lm" else {}
+        flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
+        flags |= {"batch": batch, "exits": exits or None} if kind == "masked-lm" else {}
         for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a {kind} takes --data")
         own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
         corpora = [own] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
-        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, notes)
+        rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
+        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
     else:
         if data:
             raise UserError("--data is for models without a decoder: give --source and --reference")
+        if exits:
+            raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
         grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)

@@ -5,12 +5,13 @@ from dataclasses import replace
 from anydepth.data.corpora import DataConfig, LabelledCorpus, PairCorpus, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
-from anydepth.depth.perword import PerWordConfig
+from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
 from anydepth.models import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
     FairseqLatentConfig,
+    HaltingObjectiveConfig,
     LatentObjectiveConfig,
     MultitaskConfig,
     ObjectiveConfig,
@@ -28,6 +29,12 @@ def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
         raise ValueError(
             f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
             'is the same as "single"; give one of them a depth such as "prefix"'
+        )
+    depth = stacks["encoder"].depth
+    halts = isinstance(depth, PerWordConfig) and isinstance(depth.estimate, HaltingConfig)
+    if halts != isinstance(objective, HaltingObjectiveConfig):
+        raise ValueError(
+            'training.objective: "halting" goes with depth per word whose estimate is "halting", and only so'
         )
     if "decoder" not in stacks:
         check_without_decoder(objective)

@@ -2,12 +2,13 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.config_class import config
-from anydepth.data.collate import Batch
+from anydepth.data.collate import Batch, mapped
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.data.masking import MaskedBatch, MaskingConfig
 from anydepth.depth.perword import PerWord
@@ -16,7 +17,7 @@ from anydepth.models import Planned, StackConfig, Translator, TranslatorConfig, 
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
-from anydepth.nn.perword import Words, run_words
+from anydepth.nn.perword import Words, lay_out, run_words
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans, parse_encoder_depth
 
@@ -164,34 +165,54 @@ class Classifier(EncoderModel):
         self.output = nn.Embedding(len(config.labels) or 2, 2 * config.layer.width)
         self.output_bias = nn.Parameter(torch.zeros(self.output.num_embeddings))
         nn.init.normal_(self.output.weight, std=0.02)
+        halts = isinstance(self.encoder_depth, PerWord) and self.encoder_depth.halting
+        self.unit = nn.Linear(config.layer.width, config.encoder.layers) if halts else None
+        """Chooses the depth of every word, where that is how they get one."""
 
     def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
         if not isinstance(self.encoder_depth, PerWord):
             return super().forward(batch, plans)
         assert isinstance(batch, LabelledBatch)
-        if batch.words is None:
-            raise ValueError("depth per word: the batch does not say how deep its words are")
-        return self.read_words(batch.source, batch.words, plans.encoder)
+        return self.read_words(batch, plans.encoder)[0]
 
-    def read_words(self, source: Tensor, words: Words, plan: Plan) -> Tensor:
-        """(B, 2D) of texts whose words have depths of their own; padding is never computed."""
+    def read_words(self, batch: LabelledBatch, plan: Plan) -> tuple[Tensor, Words]:
+        """(B, 2D) of texts whose words have depths of their own, and these; padding is never computed."""
         assert isinstance(self.encoder_depth, PerWord)
-        x = self.source(source.flatten()[words.places][None], words.positions[None])[0]
-        x = run_words(self.encoder, x, plan, words, self.encoder_depth.refresh)
-        return pool(self.norm(x), words.texts, source.shape[0])
+        words, refresh, kept, first = batch.words, self.encoder_depth.refresh, None, 0
+        if words is None and self.unit is None:
+            raise ValueError("depth per word: the batch does not say how deep its words are")
+        given = words or self.all_words(batch.source)
+        x = self.source(batch.source.flatten()[given.places][None], given.positions[None])[0]
+        if words is None:
+            assert self.unit is not None
+            x, kept = run_words(self.encoder, x, plan, given, refresh)
+            depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here, and only here
+            made = lay_out(depths, given.starts.diff().cpu().numpy(), batch.source.shape[1])
+            words, first = mapped(lambda tensor: tensor.to(batch.source.device), made), 1
+        x, _ = run_words(self.encoder, x, plan, words, refresh, kept, first)
+        return pool(self.norm(x), words.texts, batch.source.shape[0]), words
+
+    def all_words(self, source: Tensor) -> Words:
+        """Of a padded batch, to run one layer."""
+        lengths = (source != self.pad).sum(1).cpu().numpy()
+        words = lay_out(np.ones(lengths.sum(), dtype=np.int64), lengths, source.shape[1])
+        return mapped(lambda tensor: tensor.to(source.device), words)
 
     def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
         """(B, S, D) last states → (B, 2D); packed, a row for each segment."""
+        owners, texts = self.owners(batch)
+        return pool(self.norm(x).flatten(0, 1), owners, texts + 1)[:texts]
+
+    def owners(self, batch: "EncoderBatch") -> tuple[Tensor, int]:
+        """(N,) the text of each word, and how many there are; padding belongs to one more text."""
+        device = batch.source.device
         if batch.packing is None:
             texts = batch.source.shape[0]
-            # padding is pooled too, for a text that is left out
-            rows = torch.arange(texts, device=x.device)[:, None]
-            owners = torch.where(batch.source != self.pad, rows, texts).flatten()
-        else:
-            texts = len(batch.packing.starts) - 1
-            words = torch.arange(batch.source.shape[1], device=x.device, dtype=batch.packing.starts.dtype)
-            owners = torch.searchsorted(batch.packing.starts, words, right=True) - 1
-        return pool(self.norm(x).flatten(0, 1), owners, texts + 1)[:texts]
+            rows = torch.arange(texts, device=device)[:, None]
+            return torch.where(batch.source != self.pad, rows, texts).flatten(), texts
+        starts = batch.packing.starts
+        words = torch.arange(batch.source.shape[1], device=device, dtype=starts.dtype)
+        return torch.searchsorted(starts, words, right=True) - 1, len(starts) - 1
 
     def head_flops(self, words: int | None = None) -> float:
         return 2 * self.output.weight.numel()

@@ -174,12 +174,19 @@ class Run:
         return self.model
 
     def classify(
-        self, texts: Sequence[str], depth: str | None = None, *, batch: int = 0, progress: Progress | None = None
+        self,
+        texts: Sequence[str],
+        depth: str | None = None,
+        *,
+        batch: int = 0,
+        leave: str = "0.9",
+        progress: Progress | None = None,
     ) -> list["Labelling"]:
-        """The label of each text; `batch` texts are classified together, 0 means as many as are good."""
+        """The label of each text; `batch` texts are classified together, 0 means as many as are good. At the depth
+        "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
         from anydepth.classifying import classify
 
-        return classify(self, texts, depth, batch, progress)
+        return classify(self, texts, depth, batch, leave, progress)
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
         """What a depth costs: its layers, parameters, FLOPs and cache bytes."""

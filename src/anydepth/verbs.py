@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.choosing.confidence import Rule
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig
     from anydepth.estimating.command import Estimated
@@ -122,6 +123,7 @@ def evaluate_encoder(
     corpora: Sequence["CorpusConfig"],
     depths: list[str] | None = None,
     batch: int = 0,
+    exits: Sequence["Rule"] = (),
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
@@ -131,7 +133,7 @@ def evaluate_encoder(
 
     folder.mkdir(parents=True, exist_ok=True)
     with depths_shown() as show:
-        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, notes)
+        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
     write_report([folder], folder / "report.html")
@@ -145,6 +147,7 @@ def fill_encoder_grid(
     depths: list[str] | None,
     progress: "GridProgress",
     batch: int = 0,
+    exits: Sequence["Rule"] = (),
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The depth grid of a model without a decoder."""
@@ -154,7 +157,8 @@ def fill_encoder_grid(
 
     asked = depths or run.depths()
     if isinstance(run.model, Classifier):
-        return evaluate_labels(run, corpora, asked, out=folder, batch=batch, notes=notes, progress=progress)
+        given: dict[str, Any] = {"batch": batch, "exits": exits, "notes": notes, "progress": progress}
+        return evaluate_labels(run, corpora, asked, out=folder, **given)
     return evaluate_text(run, corpora, asked, out=folder, notes=notes, progress=progress)
 
 

@@ -249,3 +249,32 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert 0 <= found["agreement"][0] <= 1
     code, _, err = cli("depths", folder / "tiny.toml", "--method", "reconstruction", "--out", out)
     assert (code, "--model" in err) == (2, True)
+
+
+def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    code, out, err = cli("evaluate", trained, "--exits", "0.7,patience 1", "--depths", "2")
+    assert code == 0, err
+    grid = json.loads((trained / "grid.json").read_text())
+    found = {cell["exit"]: cell for cell in grid["exits"]}
+    assert list(found) == ["confidence 0.7", "patience 1"]
+    assert all(1 <= cell["mean_depth"] <= 2 for cell in found.values())
+    assert found["patience 1"]["mean_depth"] == 2  # two exits can agree at the second for the first time
+    assert found["patience 1"]["accuracy"] == grid["cells"][-1]["accuracy"]
+    assert "confidence 0.7" in out
+    assert "confidence 0.7" in (trained / "report.html").read_text()
+    (tmp_path / "in.txt").write_text("nine two one\n")
+    code, out, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "adaptive", "--exit", "patience 1")
+    assert (code, out.split("\t")[0]) == (0, "falls")
+
+
+def test_a_halting_unit_is_trained_and_used(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    settings = (
+        "model.encoder={layers=3, depth={type='per-word', estimate={type='halting'}}}",
+        "training.objective={type='halting'}",
+    )
+    for layout in ("padded", "packed"):
+        run = train(config(folder, *settings, f"batching.layout={layout}"), tmp_path / layout, quiet=True)
+        code, _, err = cli("evaluate", run)
+        assert code == 0, err
+        (cell,) = json.loads((run / "grid.json").read_text())["cells"]
+        assert 1 <= cell["mean_depth"] <= 3

@@ -46,7 +46,14 @@ class ReconstructionConfig:
             raise ValueError("every must not be negative")
 
 
-EstimateConfig = MutualInformationConfig | ReconstructionConfig
+@config
+class HaltingConfig:
+    """A unit on the state after the first layer chooses each word's depth; it is trained by the `halting` objective."""
+
+    type: Literal["halting"] = "halting"
+
+
+EstimateConfig = MutualInformationConfig | ReconstructionConfig | HaltingConfig
 
 
 @config
@@ -64,13 +71,13 @@ class PerWordConfig:
     the last layer it ran, which costs nothing."""
 
     def build(self, layers: int) -> "PerWord":
-        return PerWord(layers, self.stopped == "refresh")
+        return PerWord(layers, self.stopped == "refresh", self.estimate.type == "halting")
 
 
 class PerWord(Depth):
-    def __init__(self, layers: int, refresh: bool = True) -> None:
+    def __init__(self, layers: int, refresh: bool = True, halting: bool = False) -> None:
         super().__init__()
-        self.layers, self.refresh = layers, refresh
+        self.layers, self.refresh, self.halting = layers, refresh, halting
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}

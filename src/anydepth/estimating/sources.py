@@ -8,7 +8,7 @@ import numpy as np
 
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
-from anydepth.depth.perword import MutualInformationConfig, PerWordConfig, ReconstructionConfig
+from anydepth.depth.perword import HaltingConfig, MutualInformationConfig, PerWordConfig, ReconstructionConfig
 from anydepth.errors import UserError
 from anydepth.estimating.mutual_information import WordDepths, estimate
 from anydepth.estimating.pieces import Pieces, with_special
@@ -98,9 +98,9 @@ def per_word(config: "Config") -> PerWordConfig | None:
 
 
 def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str = "auto") -> DepthSource | None:
-    """Of a run in this folder; None where its words have no depths of their own."""
+    """Of a run in this folder; None where its words have no depths of their own, or the model decides itself."""
     settings, layers = per_word(config), config.model.encoder.layers
-    if settings is None:
+    if settings is None or isinstance(settings.estimate, HaltingConfig):
         return None
     estimator: Estimator
     match settings.estimate:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +20,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from anydepth.choosing.confidence import Rule, leave_early
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
+from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
-from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.cells import Cell, depth_name
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
-from anydepth.evaluation.perplexity import measured_before
 from anydepth.plan import Plans
 from anydepth.run import Run
 from anydepth.tasks.classification import Classification
@@ -37,6 +38,8 @@ from anydepth.tasks.classification import Classification
 Array = np.ndarray
 TOKENS = 8192
 """Of a batch, padding included, where nobody asks for a number of texts."""
+EXITS = "exits"
+"""Of a grid: cells of texts that leave early, beside the depths."""
 
 
 def evaluate_labels(
@@ -46,12 +49,13 @@ def evaluate_labels(
     *,
     out: Path,
     batch: int = 0,
+    exits: Sequence[Rule] = (),
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure every depth on labelled text; returns what it leaves in `out/grid.json`. Depths measured before with the
-    same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good."""
-    model = run.classifier
+    same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good.
+    `exits` are ways of leaving early, measured at the deepest depth."""
     task = Classification(run.config, run.tokenizers).take_depths(run.folder, str(run.device))
     with TemporaryDirectory() as scratch:
         stores = [
@@ -60,31 +64,33 @@ def evaluate_labels(
         ]
         settings = settings_of(run, stores, batch) | (notes or {})
         asked = in_batches(task, stores, batch)
-    places, batches = [where for where, _ in asked], [texts for _, texts in asked]
-    cells = measured_before(out / "grid.json", settings)
-    right = in_place([texts.target_out for texts in batches], places)
+    cells, left = measured_before(out / "grid.json", settings)
+    model = run.classifier
+    right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
     write_labels(out / "outputs" / "reference.txt", right, model)
     for done, depth in enumerate(dict.fromkeys(depths)):
         if progress:
             progress(done, len(depths), depth)
         plans = run.plan(depth)
         if plans.name not in cells:
-            found, seconds = timed(model, batches, plans)
-            labels = in_place([logits.argmax(-1) for logits in found], places)
-            cells[plans.name] = {
-                "encoder": len(plans.encoder),
-                **depth_of_words(batches, len(plans.encoder)),
-                "accuracy": accuracy(labels, right),
-                "interval": list(interval(labels, right)),
-                "macro_f1": macro_f1(labels, right),
-                "loss": mean_loss(found, batches),
-                "seconds": seconds,
-                "parameters": run.describe(plans.name)["parameters"],
-            }
+            labels, cells[plans.name] = measure(run, asked, plans)
             write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
-    grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"])}
+    for rule in exits:
+        _, left[rule.name] = measure(run, asked, run.plan(), rule)
+    grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"]), EXITS: list(left.values())}
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
     return grid
+
+
+def measured_before(file: Path, settings: dict[str, Any]) -> tuple[dict[str, Cell], dict[str, Cell]]:
+    """Depths and early exits that need not be measured again."""
+    try:
+        grid = json.loads(file.read_text(encoding="utf-8"))
+        if all(grid[name] == value for name, value in settings.items()):
+            return {depth_name(cell): cell for cell in grid["cells"]}, {cell["exit"]: cell for cell in grid[EXITS]}
+    except (FileNotFoundError, ValueError, KeyError):
+        pass  # no earlier evaluation, or one we cannot build on
+    return {}, {}
 
 
 def settings_of(run: Run, stores: list[Store], batch: int) -> dict[str, Any]:
@@ -128,21 +134,63 @@ def in_place(each: Sequence[Tensor], places: Sequence[Array]) -> Array:
     return result
 
 
+class Answer(NamedTuple):
+    """What a model says about a batch."""
+
+    logits: Tensor
+    depths: Tensor | None
+    """Of its words, where they differ."""
+
+
 @torch.no_grad()
-def run_batches(model: Classifier, batches: Sequence[LabelledBatch], plans: Plans) -> list[Tensor]:
-    """The logits of every text."""
+def run_batches(
+    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
+) -> list[Answer]:
     device = model.output.weight.device
-    return [model.logits(model(batch.to(device), plans)) for batch in batches]
+    return [answer(model, batch.to(device), plans, rule) for batch in batches]
 
 
-def timed(model: Classifier, batches: Sequence[LabelledBatch], plans: Plans) -> tuple[list[Tensor], float]:
-    """The logits, and the seconds they took after one batch to warm up."""
-    run_batches(model, batches[:1], plans)
+def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
+    if rule is not None:
+        left = leave_early(model, batch, plans.encoder, rule)
+        return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
+    if isinstance(model.encoder_depth, PerWord):
+        pooled, words = model.read_words(batch, plans.encoder)
+        return Answer(model.logits(pooled), words.depths)
+    return Answer(model.logits(model(batch, plans)), None)
+
+
+def timed(
+    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
+) -> tuple[list[Answer], float]:
+    """The answers, and the seconds they took after one batch to warm up."""
+    run_batches(model, batches[:1], plans, rule)
     start = time.perf_counter()
-    found = run_batches(model, batches, plans)
-    if found[-1].is_cuda:
+    found = run_batches(model, batches, plans, rule)
+    if found[-1].logits.is_cuda:
         torch.cuda.synchronize()
     return found, time.perf_counter() - start
+
+
+def measure(
+    run: Run, asked: list[tuple[Array, LabelledBatch]], plans: Plans, rule: Rule | None = None
+) -> tuple[Array, Cell]:
+    """The labels found at a depth, and how good they are."""
+    places, batches = [where for where, _ in asked], [batch for _, batch in asked]
+    right = in_place([batch.target_out for batch in batches], places)
+    found, seconds = timed(run.classifier, batches, plans, rule)
+    labels = in_place([each.logits.argmax(-1) for each in found], places)
+    return labels, {
+        "encoder": len(plans.encoder),
+        **({"exit": rule.name} if rule else {}),
+        **depth_of_words(found, len(plans.encoder)),
+        "accuracy": accuracy(labels, right),
+        "interval": list(interval(labels, right)),
+        "macro_f1": macro_f1(labels, right),
+        "loss": mean_loss(found, batches),
+        "seconds": seconds,
+        "parameters": run.describe(plans.name)["parameters"],
+    }
 
 
 def predict(model: Classifier, task: Classification, stores: Sequence[Store], plans: Plans) -> tuple[Array, Array]:
@@ -151,12 +199,12 @@ def predict(model: Classifier, task: Classification, stores: Sequence[Store], pl
     places = [where for where, _ in batches]
     found = run_batches(model, [batch for _, batch in batches], plans)
     right = in_place([batch.target_out for _, batch in batches], places)
-    return in_place([logits.argmax(-1) for logits in found], places), right
+    return in_place([each.logits.argmax(-1) for each in found], places), right
 
 
-def depth_of_words(batches: Sequence[LabelledBatch], layers: int) -> dict[str, Any]:
+def depth_of_words(found: Sequence[Answer], layers: int) -> dict[str, Any]:
     """Of words with depths of their own: the mean, and how many have each depth from 1 on."""
-    words = [batch.words.depths for batch in batches if batch.words]
+    words = [each.depths for each in found if each.depths is not None]
     if not words:
         return {}
     counts = torch.bincount(torch.cat(words).long(), minlength=layers + 1)[1:].tolist()
@@ -164,8 +212,11 @@ def depth_of_words(batches: Sequence[LabelledBatch], layers: int) -> dict[str, A
     return {"mean_depth": mean, "depths": counts}
 
 
-def mean_loss(found: Sequence[Tensor], batches: Sequence[LabelledBatch]) -> float:
-    losses = [F.cross_entropy(x.double().cpu(), batch.target_out, reduction="sum") for x, batch in zip(found, batches)]
+def mean_loss(found: Sequence[Answer], batches: Sequence[LabelledBatch]) -> float:
+    losses = [
+        F.cross_entropy(each.logits.double().cpu(), batch.target_out, reduction="sum")
+        for each, batch in zip(found, batches)
+    ]
     return float(sum(losses)) / sum(batch.sentences for batch in batches)
 
 
@@ -181,15 +232,16 @@ def is_accuracy(grid: dict[str, Any]) -> bool:
 
 def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    words = any("mean_depth" in cell for cell in grid["cells"])
-    scores = ("accuracy", "95 % interval", "macro-F1", "loss", "seconds", "parameters")
-    for heading in ("depth", *(("of a word",) if words else ()), *scores):
-        table.add_column(heading, justify="right")
-    for cell in grid["cells"]:
+    words = any("mean_depth" in cell for cell in [*grid["cells"], *grid.get(EXITS, ())])
+    for heading in ("depth", *(("words",) if words else ()), "accuracy", "95 %", "F1", "seconds", "size"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cell in [*grid["cells"], *grid.get(EXITS, ())]:
         low, high = cell["interval"]
         mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
-        quality = (f"{cell['accuracy']:.2f}", f"{low:.2f} – {high:.2f}", f"{cell['macro_f1']:.2f}")
-        cost = (f"{cell['loss']:.4f}", f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
-        table.add_row(depth_name(cell), *mean, *quality, *cost)
-    table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels"
+        quality = (f"{cell['accuracy']:.2f}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
+        cost = (f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
+        table.add_row(cell.get("exit") or depth_name(cell), *mean, *quality, *cost)
+    table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels; macro-F1"
+    if words:
+        table.caption += "; words: their mean depth"
     console.print(table)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.labels import sign_test
@@ -15,17 +16,20 @@ def show_accuracies(page: Page) -> None:
     measured = [record for record in page.records if record.grid]
     sets = {record.grid["test_set"] for record in measured if record.grid}
     reference = best_of(measured[0]) if measured else None
+    rows = [
+        {
+            "run": record.name,
+            "depth": cell.get("exit") or depth_name(cell),
+            "p": None if len(sets) > 1 else difference(measured[0], reference, record, cell),
+            "mean_depth": cell.get("mean_depth"),
+            **cell,
+        }
+        for record in measured
+        for cell in [*record.cells, *(record.grid or {}).get(EXITS, ())]
+    ]
     page.accuracies = {
-        "rows": [
-            {
-                "run": record.name,
-                "depth": depth_name(cell),
-                "p": None if len(sets) > 1 else difference(measured[0], reference, record, cell),
-                **cell,
-            }
-            for record in measured
-            for cell in record.cells
-        ],
+        "rows": rows,
+        "words": any(row["mean_depth"] is not None for row in rows),
         "against": f"{measured[0].name} at depth {depth_name(reference)}" if reference and len(sets) == 1 else "",
         "unlike": len(sets) > 1,
         "picture": picture(measured) if any(len(record.cells) > 1 for record in measured) else "",
@@ -39,7 +43,7 @@ def best_of(record: Record) -> dict[str, Any]:
 
 def difference(first: Record, reference: Any, record: Record, cell: dict[str, Any]) -> float | None:
     """How likely the difference from the first run's deepest depth is chance; None of itself, or without outputs."""
-    if record is first and cell is reference:
+    if (record is first and cell is reference) or "exit" in cell:
         return None
     labels = first.outputs([depth_name(reference)]), record.outputs([depth_name(cell)])
     folder = first.folder_of(depth_name(reference)).path / "outputs" / "reference.txt"

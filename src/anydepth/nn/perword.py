@@ -95,13 +95,17 @@ def begin_and_longest(texts: Array, count: int) -> tuple[Tensor, int]:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(words)]).astype(np.int32)), int(words.max(initial=0))
 
 
-def run_words(stack: Stack, x: Tensor, plan: Plan, words: Words, refresh: bool) -> Tensor:
-    """(N, D) embedded words → (N, D), each as its own last layer left it."""
-    kept: Tensor | None = None
-    for layer, running in zip(plan.layers, words.steps):
+def run_words(
+    stack: Stack, x: Tensor, plan: Plan, words: Words, refresh: bool, kept: Tensor | None = None, first: int = 0
+) -> tuple[Tensor, Tensor | None]:
+    """(N, D) embedded words → (N, D), each as its own last layer left it; and the keys and values that are kept.
+
+    `first` steps may have been done before, with what they kept.
+    """
+    for layer, running in list(zip(plan.layers, words.steps))[first:]:
         sees = Packed(running.starts, words.starts, running.longest, words.longest)
         x, kept = stack.run(step, layer, x, kept, running.words, sees, refresh)
-    return x
+    return x, kept
 
 
 def step(
