@@ -8,6 +8,7 @@ import torch
 from classifiers import labelled_batch, tiny_classifier
 from conftest import PAD
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
@@ -134,6 +135,19 @@ def test_no_more_is_computed_than_the_depths_say() -> None:
             layer.grow.register_forward_hook(lambda _, given, __, rows=rows: rows.append(len(given[0])))
         model(labelled_batch(LENGTHS)._replace(words=words), model.plan())
         assert sum(rows) == depths.sum()
+
+
+@pytest.mark.parametrize("stopped", STOPPED)
+def test_the_matrix_products_are_those_of_running_words_and_refreshed_keys(stopped: Any) -> None:
+    model, depths = tiny_classifier(PerWordConfig(stopped=stopped), LAYERS), random_depths()
+    words = lay_out(depths, np.array(LENGTHS), max(LENGTHS))
+    with FlopCounterMode(display=False) as counter:
+        model(labelled_batch(LENGTHS)._replace(words=words), model.plan())
+    counted = sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
+    width, ffn = 16, 24
+    expected = 2 * depths.sum() * (4 * width**2 + 2 * width * ffn)
+    expected += 2 * words.refreshed_words * 2 * width**2 if stopped == "refresh" else 0
+    assert counted == expected
 
 
 def test_the_deepest_word_decides_how_many_layers_run() -> None:
