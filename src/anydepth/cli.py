@@ -31,6 +31,8 @@ from anydepth.verbs import (
     report_runs,
     show_depths,
     show_grid,
+    show_repeated,
+    show_words,
 )
 
 app = typer.Typer(
@@ -146,6 +148,28 @@ def train(
 
 
 @app.command()
+def repeat(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="The settings of the training.")],
+    seeds: Annotated[str, typer.Option(metavar="N,…", help="A training for each of these seeds.")] = "1,2,3",
+    folds: Annotated[
+        int, typer.Option(help="Cross-validation: cut the training files into so many parts, test on each in turn.")
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the recipe's name.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Train and score a recipe several times, and show the means; finished runs are skipped."""
+    from anydepth.chain.repeating import repeat
+
+    if not all(seed.strip().isdigit() for seed in seeds.split(",")):
+        raise UserError(f"--seeds {seeds}: expected numbers, such as 1,2,3")
+    folder = out or Path("runs") / recipe.stem
+    runs = repeat(recipe, folder, [int(seed) for seed in seeds.split(",")], folds, settings or ())
+    if os.environ.get("RANK", "0") == "0":
+        show_repeated(recipe.stem, list(runs.values()))
+        print(f"The runs are in {folder}, the report in {folder / 'report.html'}.")
+
+
+@app.command()
 def chain(
     stages: Annotated[Path, typer.Argument(metavar="CHAIN.toml", help="Trainings and what is made of them, in order.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the chain's name.")] = None,
@@ -248,6 +272,7 @@ def classify(
     batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
     settings: RunSettings = None,
     device: Device = "auto",
+    show: Annotated[bool, typer.Option("--show", help="Show the words in the colour of their depth.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object a line, with the probabilities of all labels.")
     ] = False,
@@ -264,11 +289,11 @@ def classify(
         found = loaded.classify(
             texts, depth, batch=batch, leave=leave, progress=lambda done, total: bar.update(task, completed=done)
         )
+    if show:
+        return show_words(found, len(loaded.plan().encoder))
     for text, one in zip(texts, found):
-        line = (
-            json.dumps(one._asdict(), ensure_ascii=False) if as_json else f"{one.label}\t{one.probability:.4f}\t{text}"
-        )
-        print(line)
+        plain = f"{one.label}\t{one.probability:.4f}\t{text}"
+        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else plain)
 
 
 @app.command()

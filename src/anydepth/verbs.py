@@ -18,6 +18,7 @@ from anydepth.errors import UserError
 
 if TYPE_CHECKING:
     from anydepth.choosing.confidence import Rule
+    from anydepth.classifying import Labelling
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig
     from anydepth.estimating.command import Estimated
@@ -247,6 +248,32 @@ def show_grid(grid: dict[str, Any]) -> None:
     print_grid(console, grid)
     console.print()
     print_samples(console, grid)
+
+
+def show_repeated(name: str, runs: Sequence[Path]) -> None:
+    """The means of classifiers that were trained several times; of other runs the report has the scores."""
+    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
+    from anydepth.evaluation.records import read_records
+
+    if not all((run / "grid.json").exists() for run in runs):
+        return
+    if is_accuracy(json.loads((runs[0] / "grid.json").read_text(encoding="utf-8"))):
+        (record,) = read_records([f"{name}={','.join(map(str, runs))}"])
+        assert record.grid is not None
+        print_accuracies(Console(highlight=False), record.grid)
+
+
+def show_words(found: Sequence["Labelling"], layers: int) -> None:
+    """Each text with its label, its words in the colour of their depth."""
+    from rich.text import Text
+
+    from anydepth.evaluation.coloured import for_terminal
+
+    console = Console(highlight=False, soft_wrap=True)
+    for one in found:
+        if not one.words:
+            raise UserError("--show: all words of this run are equally deep")
+        console.print(Text.assemble((f"{one.label} {one.probability:.2f}  ", "bold"), for_terminal(one.words, layers)))
 
 
 def show_depths(found: "Estimated", as_json: bool) -> None:

@@ -72,3 +72,10 @@ def test_a_depth_is_a_number_of_layers() -> None:
     model = tiny_classifier(PrefixConfig(), layers=3)
     assert model.depths() == ["1", "2", "3"]
     assert model.output.weight.shape == (len(LABELS), 2 * 16)
+
+
+def test_losses_of_deeper_exits_can_weigh_less() -> None:
+    model = tiny_classifier(PrefixConfig(), layers=3)
+    (tasks,) = ExitGridConfig(decay=True).choices(model)
+    assert [len(task.plans.encoder) for task in tasks] == [1, 2, 3]
+    assert [task.weight for task in tasks] == pytest.approx([3 / 6, 2 / 6, 1 / 6])

@@ -210,6 +210,13 @@ def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path
     assert found.words[0][1] == found.words[-1][1] == max(depth for _, depth in found.words[1:-1])
 
 
+def test_an_exported_model_keeps_its_depths(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, err = cli("export", adaptive, "--to", "anydepth", "--out", tmp_path / "exported")
+    assert code == 0, err
+    texts = ["nine two one", "one ten", "five"]
+    assert load_run(tmp_path / "exported").classify(texts) == load_run(adaptive).classify(texts)
+
+
 def test_the_command_writes_the_same_depths(folder: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
     for path in (adaptive, folder / "tiny.toml"):
         out = tmp_path / f"{path.name}.tsv"

@@ -25,6 +25,7 @@ from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
+from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
 from anydepth.models import TranslatorConfig
@@ -173,6 +174,7 @@ class Planner:
             languages=languages,
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
+            exits=tuple(stage.exits) if isinstance(config.model, ClassifierConfig) else (),
         )
 
     def report(self, stage: ReportStage) -> Report:

@@ -32,9 +32,21 @@ def run_chain(
     """
     works = planned(path, folder, recipe, settings)
     wanted = chosen(works, only)
+    check_all(works, wanted)
+    do_all(wanted, folder, quiet)
+    return {work.name: work.left for work in wanted}
+
+
+def check_all(works: list[Work], wanted: list[Work] | None = None) -> None:
+    """Before anything is done: nothing may be in the way of the work that is wanted, or of all of it."""
+    wanted = works if wanted is None else wanted
     check_settings(wanted, works)
     check_needs(wanted, works)
     check_files(wanted, works)
+
+
+def do_all(wanted: list[Work], folder: Path, quiet: bool = False) -> None:
+    """One piece of work after the other; what is done is skipped, what was interrupted goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     with stay(device_of(wanted)) as ranks:
         quiet = quiet or not ranks.first
@@ -49,7 +61,6 @@ def run_chain(
             start = time.monotonic()
             work.do(state, quiet)
             console.print(f"{title}: done in {time.monotonic() - start:.1f} s")
-    return {work.name: work.left for work in wanted}
 
 
 def device_of(works: list[Work]) -> str:

@@ -99,6 +99,8 @@ class EvaluateStage:
     """Hypotheses per sentence; 0 means the recipe's."""
     batch: int = 0
     """Sentences decoded together; 0 means the recipe's."""
+    exits: tuple[str, ...] = ()
+    """Of classifiers: ways for texts to leave early, such as "0.9" or "patience 2"."""
 
     def __post_init__(self) -> None:
         for name in ("beam", "batch"):

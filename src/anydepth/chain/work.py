@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from anydepth.choosing.confidence import Rule
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.training import checkpoint
@@ -151,6 +152,7 @@ class Evaluation(Work):
     """Those scored, if the run translates several; a masked language model has one grid for all."""
     beam: int
     batch: int
+    exits: tuple[str, ...] = ()
 
     @property
     def run(self) -> Path:
@@ -166,7 +168,8 @@ class Evaluation(Work):
         grid = json.loads(self.left.read_text(encoding="utf-8"))
         scored = {depth_name(cell) for cell in grid["cells"]}
         asked = {} if KINDS.keys() & grid["cells"][0].keys() else {"beam": self.beam, "batch": self.batch}
-        whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
+        left = {Rule.parse(rule).name for rule in self.exits} - {cell["exit"] for cell in grid.get("exits", ())}
+        whole = not left and scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
@@ -184,7 +187,8 @@ class Evaluation(Work):
             if isinstance(run.model, Translator):
                 fill_grid(run, self.run, read_test_sets(self.run), depths, self.beam, self.batch, show)
             else:
-                fill_encoder_grid(run, self.run, corpora_for_test(self.run), depths, show)
+                rules = [Rule.parse(rule) for rule in self.exits]
+                fill_encoder_grid(run, self.run, corpora_for_test(self.run), depths, show, exits=rules)
 
 
 @dataclass(frozen=True, kw_only=True)

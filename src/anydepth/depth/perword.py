@@ -7,7 +7,7 @@ The depths are estimated before the first layer runs (`estimating/`) and travel 
 from typing import ClassVar, Literal
 
 from anydepth.config_class import config
-from anydepth.depth.policy import Depth
+from anydepth.depth.policy import Alone, Depth
 from anydepth.plan import Plan
 
 
@@ -47,13 +47,26 @@ class ReconstructionConfig:
 
 
 @config
+class ConstantConfig:
+    """All words get as many layers: what every estimate has to beat."""
+
+    type: Literal["constant"] = "constant"
+    depth: int
+    """Layers of every word."""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+
+
+@config
 class HaltingConfig:
     """A unit on the state after the first layer chooses each word's depth; it is trained by the `halting` objective."""
 
     type: Literal["halting"] = "halting"
 
 
-EstimateConfig = MutualInformationConfig | ReconstructionConfig | HaltingConfig
+EstimateConfig = MutualInformationConfig | ReconstructionConfig | ConstantConfig | HaltingConfig
 
 
 @config
@@ -70,14 +83,25 @@ class PerWordConfig:
     """Keys and values of a word that has stopped: made of its last state by every later layer (the paper), or those of
     the last layer it ran, which costs nothing."""
 
+    @property
+    def constant(self) -> int | None:
+        """The depth of all words, where they have one."""
+        return self.estimate.depth if isinstance(self.estimate, ConstantConfig) else None
+
     def build(self, layers: int) -> "PerWord":
-        return PerWord(layers, self.stopped == "refresh", self.estimate.type == "halting")
+        return PerWord(layers, self)
 
 
 class PerWord(Depth):
-    def __init__(self, layers: int, refresh: bool = True, halting: bool = False) -> None:
+    def __init__(self, layers: int, config: PerWordConfig) -> None:
         super().__init__()
-        self.layers, self.refresh, self.halting = layers, refresh, halting
+        self.layers, self.config = layers, config
+        self.refresh = config.stopped == "refresh"
+        self.halting = isinstance(config.estimate, HaltingConfig)
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}
+
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        """Words keep their depths."""
+        return Alone(self.config, plan.layers, {})

@@ -1,6 +1,7 @@
 """Where the depths of a classifier's words come from: a list made in training, or a masked language model."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -8,7 +9,13 @@ import numpy as np
 
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
-from anydepth.depth.perword import HaltingConfig, MutualInformationConfig, PerWordConfig, ReconstructionConfig
+from anydepth.depth.perword import (
+    ConstantConfig,
+    HaltingConfig,
+    MutualInformationConfig,
+    PerWordConfig,
+    ReconstructionConfig,
+)
 from anydepth.errors import UserError
 from anydepth.estimating.mutual_information import WordDepths, estimate
 from anydepth.estimating.pieces import Pieces, with_special
@@ -53,6 +60,14 @@ class DepthSource:
         lengths = store.source_lengths[texts]
         shifts = offsets[texts] - (np.cumsum(lengths) - lengths)
         return depths[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
+
+
+@dataclass(frozen=True)
+class Constant:
+    depth: int
+
+    def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        return np.full(len(ids), self.depth, dtype=np.uint8)
 
 
 class Guessing:
@@ -108,6 +123,8 @@ def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str 
             estimator = WordDepths.read(folder / FILE)
             if estimator.layers != layers:
                 raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; the model has {layers}")
+        case ConstantConfig(depth=depth):
+            estimator = Constant(depth)
         case ReconstructionConfig():
             estimator = guessing(settings.estimate, layers, tokenizer, device)
     return DepthSource(settings, layers, tokenizer, estimator)

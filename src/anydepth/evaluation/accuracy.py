@@ -40,6 +40,8 @@ TOKENS = 8192
 """Of a batch, padding included, where nobody asks for a number of texts."""
 EXITS = "exits"
 """Of a grid: cells of texts that leave early, beside the depths."""
+SAMPLES, SAMPLE_WORDS = 6, 80
+"""Texts of a grid that are shown word by word, and how much of them."""
 
 
 def evaluate_labels(
@@ -75,9 +77,11 @@ def evaluate_labels(
         if plans.name not in cells:
             labels, cells[plans.name] = measure(run, asked, plans)
             write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
+    words = samples(run, asked) if isinstance(model.encoder_depth, PerWord) else []
     for rule in exits:
         _, left[rule.name] = measure(run, asked, run.plan(), rule)
     grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"]), EXITS: list(left.values())}
+    grid |= {"samples": words} if words else {}
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
     return grid
 
@@ -193,6 +197,25 @@ def measure(
     }
 
 
+def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str, Any]]:
+    """A few texts, the first of the test set, with the depths of their words."""
+    model, names, shown = run.classifier, run.tokenizers.source.pieces, {}
+    for places, batch in asked:
+        if places.min() >= SAMPLES:
+            continue
+        ((logits, depths),) = run_batches(model, [batch], run.plan())
+        assert depths is not None
+        labels, lengths = logits.argmax(-1).tolist(), (batch.source != model.pad).sum(1).tolist()
+        for row, (place, mine) in enumerate(zip(places.tolist(), depths.cpu().split(lengths))):
+            pieces = [names[number] for number in batch.source[row, : lengths[row]].tolist()]
+            shown[place] = {
+                "words": list(zip(pieces, mine.tolist()))[:SAMPLE_WORDS],
+                "found": model.config.labels[labels[row]],
+                "right": model.config.labels[int(batch.target_out[row])],
+            }
+    return [shown[place] for place in sorted(shown)[:SAMPLES]]
+
+
 def predict(model: Classifier, task: Classification, stores: Sequence[Store], plans: Plans) -> tuple[Array, Array]:
     """The labels found for all texts, and the right ones."""
     batches = in_batches(task, stores)
@@ -238,7 +261,8 @@ def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
     for cell in [*grid["cells"], *grid.get(EXITS, ())]:
         low, high = cell["interval"]
         mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
-        quality = (f"{cell['accuracy']:.2f}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
+        spread = f" ± {cell['deviation']:.2f}" if "deviation" in cell else ""
+        quality = (f"{cell['accuracy']:.2f}{spread}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
         cost = (f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
         table.add_row(cell.get("exit") or depth_name(cell), *mean, *quality, *cost)
     table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels; macro-F1"

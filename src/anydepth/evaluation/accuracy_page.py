@@ -6,6 +6,7 @@ import numpy as np
 
 from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.coloured import for_page
 from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.labels import sign_test
 from anydepth.evaluation.page import Page
@@ -22,6 +23,7 @@ def show_accuracies(page: Page) -> None:
             "depth": cell.get("exit") or depth_name(cell),
             "p": None if len(sets) > 1 else difference(measured[0], reference, record, cell),
             "mean_depth": cell.get("mean_depth"),
+            "deviation": cell.get("deviation"),
             **cell,
         }
         for record in measured
@@ -30,10 +32,19 @@ def show_accuracies(page: Page) -> None:
     page.accuracies = {
         "rows": rows,
         "words": any(row["mean_depth"] is not None for row in rows),
+        "repeated": any(row["deviation"] is not None for row in rows),
+        "samples": [sample for record in measured for sample in samples(record)],
         "against": f"{measured[0].name} at depth {depth_name(reference)}" if reference and len(sets) == 1 else "",
         "unlike": len(sets) > 1,
         "picture": picture(measured) if any(len(record.cells) > 1 for record in measured) else "",
     }
+
+
+def samples(record: Record) -> list[dict[str, Any]]:
+    """Texts whose words have depths of their own, each word with its colours."""
+    layers = max((int(cell["encoder"]) for cell in record.cells), default=1)
+    given = (record.grid or {}).get("samples", ())
+    return [{"run": record.name, **one, "words": for_page(one["words"], layers)} for one in given]
 
 
 def best_of(record: Record) -> dict[str, Any]:
@@ -43,7 +54,7 @@ def best_of(record: Record) -> dict[str, Any]:
 
 def difference(first: Record, reference: Any, record: Record, cell: dict[str, Any]) -> float | None:
     """How likely the difference from the first run's deepest depth is chance; None of itself, or without outputs."""
-    if (record is first and cell is reference) or "exit" in cell:
+    if (record is first and cell is reference) or {"exit", "runs"} & {*cell, *(reference or ())}:
         return None
     labels = first.outputs([depth_name(reference)]), record.outputs([depth_name(cell)])
     folder = first.folder_of(depth_name(reference)).path / "outputs" / "reference.txt"

@@ -17,7 +17,11 @@ def accuracy(found: Array, right: Array) -> float:
 
 def interval(found: Array, right: Array) -> tuple[float, float]:
     """95 % confidence interval of the accuracy, by Wilson's score: right also near 0 and 100 %, and for few texts."""
-    texts, share = len(right), float(np.mean(found == right))
+    return wilson(float(np.mean(found == right)), len(right))
+
+
+def wilson(share: float, texts: int) -> tuple[float, float]:
+    """95 % confidence interval, in per cent, of a share of so many texts."""
     middle = (share + Z**2 / (2 * texts)) / (1 + Z**2 / texts)
     reach = Z * math.sqrt(share * (1 - share) / texts + Z**2 / (4 * texts**2)) / (1 + Z**2 / texts)
     return 100 * max(0.0, middle - reach), 100 * min(1.0, middle + reach)

@@ -17,6 +17,7 @@ from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import Statistics
+from anydepth.evaluation.repeated import repeated
 from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.evaluation.training_log import TrainingLog, read_log
 
@@ -179,7 +180,9 @@ def _record(name: str, paths: list[Path]) -> Record:
 
 
 def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
-    """The grids of several runs as one: what they have in common, and all their cells."""
+    """The grids of several runs as one: what they have in common, and all their cells; of classifiers their means."""
+    if all(folder.grid and "accuracy" in folder.grid["cells"][0] for folder in folders):
+        return repeated(name, [folder.grid for folder in folders if folder.grid])
     cells: dict[str, tuple[Folder, Cell]] = {}
     for folder in folders:
         if folder.languages:
