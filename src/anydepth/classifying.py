@@ -67,8 +67,8 @@ def classify(
 def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     """Token ids, with what stands in front and behind."""
     ids = run.sources(texts, run.key)
-    if run.config.data.over_long == "cut":
-        ids = [one[: run.config.data.max_length] for one in ids]
+    if run.config.data.max_source:
+        ids = [one[: run.config.data.max_source] for one in ids]
     run.check_lengths(ids, "line")
     return [run.ended(one) for one in ids]
 

@@ -24,7 +24,7 @@ dev = [{ type = "labelled", path = "FOLDER/dev.tsv" }]
 test = [{ type = "labelled", path = "FOLDER/dev.tsv" }]
 workers = 1
 max_length = 20
-over_long = "cut"
+max_source = 20
 tags = "begin"
 [tokenizer]
 vocabulary = 360

@@ -16,7 +16,7 @@ from anydepth.data.tokenizer import Tokenizer
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.encoder_models import Classifier, ClassifierConfig, EncoderModel, MaskedLM, MaskedLMConfig
 from anydepth.errors import UserError
-from anydepth.interop.huggingface import bert_tokenizer, is_bert, read_settings
+from anydepth.interop.bert import bert_tokenizer, is_bert, read_settings
 from anydepth.models import StackConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.run import load as load_run

@@ -58,7 +58,7 @@ def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:
     tokens = Tokenizer.train(["one two three four five six seven"] * 4, TokenizerConfig(vocabulary=300))
     file = written(tmp_path, ["b\tone two", "a\tone two three four five six", "b\tthree"])
     corpus = Labelled(path=str(file))
-    data = DataConfig(train=(corpus,), max_length=3, over_long="cut", tags="begin")
+    data = DataConfig(train=(corpus,), max_length=3, max_source=3, tags="begin")
     store = tokenize(corpus, "train", TokenizerPair(tokens, tokens), tmp_path / "store", data)
     assert [store.label_names[n] for n in store.labels(np.arange(3))] == ["b", "a", "b"]
     words, lengths = store.source(np.arange(3))

@@ -160,9 +160,10 @@ class DataConfig:
     """With several corpora a batch comes from one of them with probability ∝ size^(1/temperature): 1 takes
     them as they are, a large number evenly."""
     max_length: int = 256
-    """Tokens a side, the end of sentence not counted."""
-    over_long: Literal["skip", "cut"] = "skip"
-    """What happens to longer texts: they are skipped and counted, or `cut` to their beginning."""
+    """Tokens a side, the end of sentence not counted; longer pairs are skipped and counted."""
+    max_source: int = 0
+    """Tokens of a source; the rest of longer ones is cut off. Then max_length holds for targets alone. 0 cuts
+    nothing."""
     workers: int = 0
     """Threads that tokenize; 0 is one per core."""
     cache: str = ""
@@ -179,8 +180,15 @@ class DataConfig:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        if self.max_source < 0:
+            raise ValueError(f"max_source must be 0 or more, not {self.max_source}")
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, not {self.workers}")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text on either side, the end mark not counted."""
+        return max(self.max_length, self.max_source)
 
 
 def target_language(key: str) -> str:

@@ -38,11 +38,11 @@ def encode_all(
     dtype: str,
     workers: int,
     tag: list[int],
-    cut: bool = False,
+    max_source: int = 0,
 ) -> Iterator[Encoded]:
     """Encoded chunks in order, made by threads (the tokenizers release Python's lock), few at a time.
 
-    The tag, if any, stands in front of each source. Over-long texts are left out, or cut.
+    The tag, if any, stands in front of each source; `max_source` tokens of it are kept, 0 means all.
     """
     workers = workers or os.cpu_count() or 1
     chunks = _groups(rows, lambda row: len(row.source) + len(row.target or ""), CHUNK, CHUNK_CHARACTERS)
@@ -50,7 +50,7 @@ def encode_all(
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
             for chunk in chunks:
-                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag, cut))
+                waiting.append(pool.submit(_encode, chunk, tokenizers, max_length, dtype, tag, max_source))
                 if len(waiting) > workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -89,13 +89,13 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _encode(
-    rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int], cut: bool
+    rows: list[Row], tokenizers: TokenizerPair, max_length: int, dtype: str, tag: list[int], max_source: int
 ) -> Encoded:
-    longest = max_length if cut else None
-    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag, longest)]
+    sides = [_ids([row.source for row in rows], tokenizers.source, dtype, tag, max_source or None)]
+    limits = [max_source or max_length, max_length]
     if targets := [row.target for row in rows if row.target is not None]:
-        sides.append(_ids(targets, tokenizers.target, dtype, [], longest))
-    fits = np.maximum.reduce([lengths for _, lengths in sides]) <= max_length + 1
+        sides.append(_ids(targets, tokenizers.target, dtype, [], None))
+    fits = np.logical_and.reduce([lengths <= limit + 1 for (_, lengths), limit in zip(sides, limits)])
     return Encoded(
         ids=tuple(ids[np.repeat(fits, lengths)] for ids, lengths in sides),
         lengths=tuple(lengths[fits] for _, lengths in sides),

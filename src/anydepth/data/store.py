@@ -59,7 +59,8 @@ class Store:
         self._arrays = {name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in files}
         self._target = sides[-1]
         self.key: str = self._meta["key"]
-        self.max_length: int = self._meta["identity"]["max_length"]
+        identity = self._meta["identity"]
+        self.max_length: int = max(identity["max_length"], identity.get("max_source", 0))
         self.skips = Skips(**self._meta["skips"])
         self.source_pad, self.target_pad = self._meta["pad"]
         self.target_bos: int = self._meta["bos"]
@@ -174,9 +175,9 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
     }
 
 
-def unusual(data: DataConfig) -> dict[str, str]:
+def unusual(data: DataConfig) -> dict[str, Any]:
     """Settings that change the tokens, where they are not the default: older stores do not mention them."""
-    usual = {"tags": "none", "over_long": "skip"}
+    usual = {"tags": "none", "max_source": 0}
     return {name: getattr(data, name) for name, default in usual.items() if getattr(data, name) != default}
 
 
@@ -251,8 +252,8 @@ class _Writer:
             files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
-            tag, cut = tokens_in_front(data, tokenizers.source, corpus.key), data.over_long == "cut"
-            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], data.workers, tag, cut):
+            settings = data.workers, tokens_in_front(data, tokenizers.source, corpus.key), data.max_source
+            for chunk in encode_all(rows, tokenizers, max_length, self.meta["dtype"], *settings):
                 self._append(files, chunk)
                 if progress:
                     progress(self.meta["read"] + unread.total, total)

@@ -153,7 +153,8 @@ def sentences(config: Config) -> list[str]:
 def encoded(texts: list[str], config: Config, tokenizer: Tokenizer) -> list[list[int]]:
     """As the model reads them; what is over-long is cut."""
     first = tokens_in_front(config.data, tokenizer, "")
-    return [[*[*first, *ids][: config.data.max_length], tokenizer.eos] for ids in tokenizer.encode(texts)]
+    longest = config.data.max_source or config.data.max_length
+    return [[*[*first, *ids][:longest], tokenizer.eos] for ids in tokenizer.encode(texts)]
 
 
 def flat(sequences: list[list[int]]) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
 from anydepth.encoder_models import AnyBatch, EncoderModel, Model
 from anydepth.errors import UserError
-from anydepth.interop.huggingface import bert_tokenizer, bert_weights, is_bert
+from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
 from anydepth.models import Translator
 from anydepth.tasks import AnyTask, Classification, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
@@ -148,11 +148,12 @@ def start_tokenizers(start: str) -> TokenizerPair:
 def check_positions(config: "Config", batching: BatchingConfig) -> None:
     """Batches are padded beyond the longest sentence; its positions must still exist."""
     multiple = 64 if batching.layout == "packed" else batching.lengths
-    needed = -(-(config.data.max_length + 1) // multiple) * multiple
+    needed = -(-(config.data.longest + 1) // multiple) * multiple
     if needed > config.model.max_positions:
+        name = "max_source" if config.data.max_source > config.data.max_length else "max_length"
         raise UserError(
-            f"model.max_positions: {config.model.max_positions} is too small for data.max_length = "
-            f"{config.data.max_length}, which takes {needed} with padding"
+            f"model.max_positions: {config.model.max_positions} is too small for data.{name} = "
+            f"{config.data.longest}, which takes {needed} with padding"
         )
 
 
