@@ -157,7 +157,7 @@ def repeat(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the recipe's name.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Train and score a recipe several times, and show the means; finished runs are skipped."""
+    """Train and score a recipe several times, and show the means of classifiers; finished runs are skipped."""
     from anydepth.chain.repeating import repeat
 
     if not all(seed.strip().isdigit() for seed in seeds.split(",")):

@@ -186,7 +186,7 @@ class Classifier(EncoderModel):
         if words is None:
             assert self.unit is not None
             x, kept = run_words(self.encoder, x, plan, given, refresh)
-            depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here, and only here
+            depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here
             made = lay_out(depths, given.starts.diff().cpu().numpy(), batch.source.shape[1])
             words, first = mapped(lambda tensor: tensor.to(batch.source.device), made), 1
         x, _ = run_words(self.encoder, x, plan, words, refresh, kept, first)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import Cli
 from safetensors.torch import save_file
+from tiny_training import shrunk
 
 from anydepth.chain.planning import planned
 from anydepth.chain.work import Evaluation, Training
@@ -174,3 +175,20 @@ def test_words_in_colour(place: Path, tmp_path: Path, cli: Cli, monkeypatch: pyt
     assert code == 0, err
     assert "48;2;255;247;188" in out  # the colour of one layer
     assert "good" in out
+
+
+def test_other_models_are_repeated_too(tmp_path: Path, cli: Cli) -> None:
+    settings = [
+        *shrunk(tmp_path),
+        "training.steps=2",
+        "decoding.beam=1",
+        "decoding.max_ratio=0",
+        "decoding.max_extra=2",
+    ]
+    settings += ["model.encoder.layers=1", "model.decoder.layers=1"]
+    recipe = RECIPES.parent / "baselines" / "multi30k-en-de.toml"
+    code, _, err = cli("repeat", recipe, "--seeds", "1,2", "--out", tmp_path / "out", *changes(*settings))
+    assert code == 0, err
+    assert "seed_2" in (tmp_path / "out" / "report.html").read_text()
+    code, _, err = cli("repeat", recipe, "--folds", 3, "--out", tmp_path / "folds", *changes(*settings))
+    assert (code, "--folds: cuts labelled files" in err) == (2, True)

@@ -9,6 +9,7 @@ from anydepth.chain.work import Evaluation, Report, Training, Work
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.labelled import Labelled
+from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
 
 
@@ -21,7 +22,7 @@ def repeat(
     quiet: bool = False,
 ) -> dict[str, Path]:
     """Trains and scores a recipe for every seed and, with `folds`, every part of its training corpora as the test set;
-    one page shows their means. What is done already is skipped. Gives the folder of each run."""
+    one page shows them, and the means of classifiers. What is done already is skipped. Gives the folder of each run."""
     config = load_config(recipe, settings)
     if not seeds or len(set(seeds)) < len(seeds):
         raise UserError("--seeds: expected different numbers, at least one")
@@ -40,7 +41,9 @@ def repeat(
             works.append(scoring(name, folder, each))
     if config.data.test or folds:
         scored = tuple(work.name for work in works if isinstance(work, Evaluation))
-        shown = {recipe.stem: tuple(folder / name for name in runs)}
+        shown: dict[str, tuple[Path, ...]] = {name: (folder / name,) for name in runs}
+        if isinstance(config.model, ClassifierConfig):  # of other scores there are no means yet
+            shown = {recipe.stem: tuple(folder / name for name in runs)}
         works.append(Report(name="report", stage="report", left=folder / "report.html", needs=scored, shown=shown))
     check_all(works)
     do_all(works, folder, quiet)

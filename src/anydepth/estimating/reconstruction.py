@@ -24,7 +24,7 @@ from anydepth.estimating.pieces import Pieces
 
 Array = np.ndarray
 
-TOKENS = 1 << 14
+TOKENS, TOKENS_ON_GPU = 1 << 14, 1 << 17
 """Read together, padding included."""
 CHOSEN = 1 << 12
 """Words guessed together: each has a logit for every word of the vocabulary."""
@@ -48,6 +48,8 @@ class Reconstruction:
         self.model, self.pieces, self.mask, self.every = model, pieces, mask, every
         self.plan = model.plan().encoder
         self.layers = len(self.plan)
+        self.device = model.output.weight.device
+        self.tokens = TOKENS if self.device.type == "cpu" else TOKENS_ON_GPU
 
     def losses(self, ids: Array, lengths: Array) -> Array:
         """(N, layers) of every piece of some texts: the loss of its word at each layer; 0 for special tokens."""
@@ -73,7 +75,7 @@ class Reconstruction:
                 where = np.flatnonzero(ordinary & (phases == phase))
                 row = text.astype(np.int64)
                 row[where] = self.mask
-                full = (len(batch.ids) + 1) * max(longest, int(length)) > TOKENS or hidden + len(where) > CHOSEN
+                full = (len(batch.ids) + 1) * max(longest, int(length)) > self.tokens or hidden + len(where) > CHOSEN
                 if batch.ids and full:
                     yield batch
                     batch, longest, hidden = Rows([], [], [], []), 0, 0
@@ -101,13 +103,14 @@ class Reconstruction:
             tokens=int(lengths.sum()),
             sentences=len(lengths),
             predictions=len(places),
-        ).to(model.output.weight.device)
-        x, sees = model.embed(batch)
+        ).to(self.device)
         found = []
-        for number, state in enumerate(model.encoder.states(x, self.plan, None, sees)):
-            if number:
-                logits = model.logits(model.predict(state, batch)).float()
-                found.append(F.cross_entropy(logits, batch.target_out, reduction="none"))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type != "cpu"):
+            x, sees = model.embed(batch)
+            for number, state in enumerate(model.encoder.states(x, self.plan, None, sees)):
+                if number:
+                    logits = model.logits(model.predict(state, batch)).float()
+                    found.append(F.cross_entropy(logits, batch.target_out, reduction="none"))
         return torch.stack(found, 1).cpu().numpy()
 
 
