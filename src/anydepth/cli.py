@@ -21,7 +21,7 @@ from rich.table import Table
 from anydepth.errors import UserError
 from anydepth.verbs import (
     corpora_for_test,
-    evaluate_masked,
+    evaluate_encoder,
     evaluate_run,
     notes_of,
     print_outputs,
@@ -29,9 +29,13 @@ from anydepth.verbs import (
     progress_for,
     read_test_set,
     read_test_sets,
+    read_texts,
     report_runs,
     say_how_many_were_cut,
+    show_depths,
     show_grid,
+    show_repeated,
+    show_words,
 )
 
 app = typer.Typer(
@@ -144,6 +148,28 @@ def train(
     train(load(recipe, settings or ()), folder, resume=resume)
     if os.environ.get("RANK", "0") == "0":
         print(f"The run is in {folder}. Next: anydepth evaluate {folder}")
+
+
+@app.command()
+def repeat(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="The settings of the training.")],
+    seeds: Annotated[str, typer.Option(metavar="N,…", help="A training for each of these seeds.")] = "1,2,3",
+    folds: Annotated[
+        int, typer.Option(help="Cross-validation: cut the training files into so many parts, test on each in turn.")
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the recipe's name.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Train and score a recipe several times, and show the means of classifiers; finished runs are skipped."""
+    from anydepth.chain.repeating import repeat
+
+    if not all(seed.strip().isdigit() for seed in seeds.split(",")):
+        raise UserError(f"--seeds {seeds}: expected numbers, such as 1,2,3")
+    folder = out or Path("runs") / recipe.stem
+    runs = repeat(recipe, folder, [int(seed) for seed in seeds.split(",")], folds, settings or ())
+    if os.environ.get("RANK", "0") == "0":
+        show_repeated(recipe.stem, list(runs.values()))
+        print(f"The runs are in {folder}, the report in {folder / 'report.html'}.")
 
 
 @app.command()
@@ -279,6 +305,46 @@ def check_output(output: Path | None) -> None:
 
 
 @app.command()
+def classify(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(metavar="D|adaptive", help="Layers, such as 4, or until the answer is sure. Default: all."),
+    ] = None,
+    leave: Annotated[
+        str, typer.Option("--exit", metavar="RULE", help="When it is, for --depth adaptive: 0.9, or 'patience 2'.")
+    ] = "0.9",
+    batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
+    settings: RunSettings = None,
+    device: Device = "auto",
+    show: Annotated[bool, typer.Option("--show", help="Show the words in the colour of their depth.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line, with the probabilities of all labels.")
+    ] = False,
+) -> None:
+    """Say which label each text has, one text a line: label, probability, text."""
+    from anydepth.run import load
+
+    if batch < 0:
+        raise UserError(f"--batch {batch}: expected 0 or more")
+    texts = read_texts(file)
+    loaded = load(run, device, settings=settings or ())
+    with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("", total=len(texts))
+        found = loaded.classify(
+            texts, depth, batch=batch, leave=leave, progress=lambda done, total: bar.update(task, completed=done)
+        )
+    if show:
+        return show_words(found, len(loaded.plan().encoder))
+    for text, one in zip(texts, found):
+        plain = f"{one.label}\t{one.probability:.4f}\t{text}"
+        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else plain)
+
+
+@app.command()
 def distill(
     run: RunFolder,
     source: Annotated[Path, typer.Option(metavar="FILE", help="Texts to translate, one a line, also .gz.")],
@@ -321,9 +387,13 @@ def evaluate(
     ] = None,
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations or summaries.")] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Masked language model: text, one sentence a line, also .gz.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Masked language model: text, one a line. Classifier: label, tab, text."),
     ] = None,
     depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    exits: Annotated[
+        str, typer.Option(metavar="RULE,…", help="Classifier: leave early, at a probability (0.9) or by 'patience 2'.")
+    ] = "",
     beam: Beam = None,
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
@@ -335,25 +405,33 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
+    from anydepth.choosing.confidence import Rule
     from anydepth.config import load as load_config
-    from anydepth.data.corpora import Text
+    from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
     wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
     folder = out or run
-    if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
-        flags = {"source": source, "reference": reference, "beam": beam, "batch": batch, "lowercase": lowercase or None}
+    is_run = (run / "config.toml").is_file()
+    kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
+    if kind != "translator":
+        flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
+        flags |= {"batch": batch, "exits": exits or None} if kind == "masked-lm" else {}
         for flag, given in flags.items():
             if given is not None:
-                raise UserError(f"--{flag} is for translation: a masked language model takes --data")
-        corpora = [Text(path=str(data))] if data else corpora_for_test(run, changes, language)
+                raise UserError(f"--{flag} is for translation: a {kind} takes --data")
+        own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
+        corpora = [own] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
-        grid = evaluate_masked(loaded, folder, corpora, wanted, notes)
+        rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
+        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
     else:
         if data:
-            raise UserError("--data is for masked language models: give --source and --reference")
+            raise UserError("--data is for models without a decoder: give --source and --reference")
+        if exits:
+            raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
         if lowercase and loaded.config.data.pairs == "summaries":
@@ -475,6 +553,45 @@ def describe(
         print(json.dumps(description, indent=1))
     else:
         Console(highlight=False).print(table(description))
+
+
+@app.command()
+def depths(
+    recipe_or_run: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe.toml or a run's folder.")],
+    method: Annotated[
+        Literal["mi", "reconstruction"],
+        typer.Option(help="mi: what words tell about labels. reconstruction: how hard they are to guess."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Depths, TSV or JSONL; beside it a picture, .png.")],
+    text: Annotated[str, typer.Option(metavar="TEXT", help="A text whose words are drawn, too.")] = "",
+    model: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Reconstruction: the masked language model that guesses.")
+    ] = None,
+    penalty: Annotated[float, typer.Option(help="Reconstruction: λ, what a layer costs.")] = 0.1,
+    every: Annotated[int, typer.Option(help="Reconstruction: hide one word in so many at once; 0: one at a time.")] = 0,
+    texts: Annotated[int, typer.Option(help="Reconstruction: only the first so many texts; 0: all.")] = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Reconstruction: compare with hiding one word at a time.")
+    ] = False,
+    settings: Settings = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Estimate how many layers words need: by training labels, or by a masked language model for the test texts."""
+    from anydepth.estimating.command import estimate_information, estimate_reconstruction
+
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
+    if min(every, texts, penalty) < 0:
+        raise UserError("--every, --texts, --penalty: expected 0 or more")
+    changes = tuple(settings or ())
+    if method == "mi":
+        found = estimate_information(recipe_or_run, out, changes, text)
+    else:
+        found = estimate_reconstruction(
+            recipe_or_run, out, model, changes, text, penalty, every, texts, compare, device
+        )
+    show_depths(found, as_json)
 
 
 @app.command()

@@ -17,7 +17,14 @@ from typing import Any
 
 import tomli_w
 
-from anydepth.config_checks import check_corpora, check_objective, check_sentences, check_tokenizer, with_keys
+from anydepth.config_checks import (
+    check_corpora,
+    check_depths,
+    check_objective,
+    check_sentences,
+    check_tokenizer,
+    with_keys,
+)
 from anydepth.config_class import config
 from anydepth.config_reader import (
     config_item,
@@ -33,13 +40,19 @@ from anydepth.data.batching import BatchingConfig
 from anydepth.data.corpora import Builtin, DataConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
-from anydepth.encoder_models import ModelConfig
+from anydepth.encoder_models import ClassifierConfig, ModelConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
 from anydepth.training.settings import TrainingConfig
 
 SCHEMA = 1
 """Version of the settings. It rises when an older anydepth could no longer read what a newer one writes."""
+LABELLED_DATA: dict[str, Any] = {
+    "train": [{"type": "builtin-labelled"}],
+    "dev": [{"type": "builtin-labelled", "size": 500}],
+    "test": [{"type": "builtin-labelled", "size": 500}],
+}
+"""What a classifier is trained on unless told otherwise."""
 
 
 @config
@@ -51,7 +64,7 @@ class Config:
     seed: int = 1
     """Seeds the weights, the order of the data, dropout and the sampling of depths."""
     data: DataConfig = DataConfig(train=(Builtin(),), dev=(Builtin(size=500),), test=(Builtin(size=500),))
-    """What to train, validate and test on; the built-in corpus unless said otherwise."""
+    """What to train, validate and test on; the built-in corpus unless said otherwise, for a classifier with labels."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes numbers."""
     batching: BatchingConfig = BatchingConfig()
@@ -69,6 +82,7 @@ class Config:
         if self.seed < 0:
             raise ValueError("seed must not be negative")
         object.__setattr__(self, "model", with_keys(self.model, self.data))
+        check_depths(self.model)
         check_corpora(self.model, self.data)
         check_sentences(self.model, self.data, self.batching)
         check_tokenizer(self.model, self.tokenizer)
@@ -100,6 +114,9 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "settings") -> C
         raise UserError(f"{name}: was written by a newer anydepth (schema {schema}; this one reads up to {SCHEMA})")
     if isinstance(model := values.setdefault("model", {}), dict):
         model.setdefault("type", TranslatorConfig.type)  # recipes need not say so
+        data = values.setdefault("data", {}) if model["type"] == ClassifierConfig.type else None
+        if isinstance(data, dict) and "train" not in data:
+            data |= LABELLED_DATA | data
     return read(Config, values, overrides, name)
 
 

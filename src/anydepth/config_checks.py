@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 from anydepth.data.batching import BatchingConfig
-from anydepth.data.corpora import BuiltinNotices, DataConfig, TextCorpus
+from anydepth.data.corpora import BuiltinNotices, DataConfig, LabelledCorpus, PairCorpus, TextCorpus
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
-from anydepth.encoder_models import MaskedLMConfig, ModelConfig
+from anydepth.depth.perword import HaltingConfig, PerWordConfig
+from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
 from anydepth.models import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
     FairseqLatentConfig,
+    HaltingObjectiveConfig,
     LatentObjectiveConfig,
     MultitaskConfig,
     ObjectiveConfig,
@@ -29,6 +31,12 @@ def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
             f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
             'is the same as "single"; give one of them a depth such as "prefix"'
         )
+    depth = stacks["encoder"].depth
+    halts = isinstance(depth, PerWordConfig) and isinstance(depth.estimate, HaltingConfig)
+    if halts != isinstance(objective, HaltingObjectiveConfig):
+        raise ValueError(
+            'training.objective: "halting" goes with depth per word whose estimate is "halting", and only so'
+        )
     if "decoder" not in stacks:
         check_without_decoder(objective)
     elif several and stacks["decoder"].mix == "dlcl":
@@ -41,6 +49,13 @@ def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
             raise ValueError(f"training.objective.{name}_layers: the {name} has no latent depth; 0 wants none")
         if wanted > stack.layers:
             raise ValueError(f"training.objective.{name}_layers: {wanted} wanted, but the {name} has {stack.layers}")
+
+
+def check_depths(model: ModelConfig) -> None:
+    """Depth per word is for texts that are read and labelled."""
+    for name, stack in stacks_of(model).items():
+        if isinstance(stack.depth, PerWordConfig) and not isinstance(model, ClassifierConfig):
+            raise ValueError(f"model.{name}.depth: per-word is for a classifier, not for a {model.type}")
 
 
 def check_without_decoder(objective: ObjectiveConfig) -> None:
@@ -58,19 +73,25 @@ def stacks_of(model: ModelConfig) -> dict[str, StackConfig]:
 
 
 def check_corpora(model: ModelConfig, data: DataConfig) -> None:
-    """Translation and summarization learn from pairs, a masked language model from text."""
-    alone = isinstance(model, MaskedLMConfig)
+    """Translation and summarization learn from pairs, a masked language model from text, a classifier from text with
+    labels."""
+    match model:
+        case MaskedLMConfig():
+            kind, wanted = TextCorpus, "text or builtin-text"
+        case ClassifierConfig():
+            kind, wanted = LabelledCorpus, "labelled or builtin-labelled"
+        case _:
+            kind, wanted = PairCorpus, "parallel, tsv, jsonl, builtin or builtin-notices"
     for split in ("train", "dev", "test"):
         for number, corpus in enumerate(getattr(data, split)):
             if isinstance(corpus, BuiltinNotices) and data.pairs != "summaries":
                 raise ValueError(f'data.pairs: "summaries" is what {corpus.type} in data.{split}.{number} has')
-            if isinstance(corpus, TextCorpus) != alone:
-                wanted = "text or builtin-text" if alone else "parallel, tsv, jsonl, builtin or builtin-notices"
+            if not isinstance(corpus, kind):
                 raise ValueError(f"data.{split}.{number}.type: {corpus.type}, but {model.type} needs {wanted}")
-    if alone and data.tags != "none":
-        raise ValueError("data.tags: a masked language model reads text without tags")
-    if alone and data.pairs != "translations":
-        raise ValueError("data.pairs: a masked language model reads text, not pairs")
+    if kind is not PairCorpus and data.tags == "target":
+        raise ValueError(f"data.tags: a {model.type} reads text without tags of target languages")
+    if kind is not PairCorpus and data.pairs != "translations":
+        raise ValueError(f"data.pairs: a {model.type} reads text, not pairs")
 
 
 def check_sentences(model: ModelConfig, data: DataConfig, batching: BatchingConfig) -> None:
@@ -85,7 +106,7 @@ def check_sentences(model: ModelConfig, data: DataConfig, batching: BatchingConf
 
 def check_tokenizer(model: ModelConfig, tokenizer: TokenizerConfig) -> None:
     two = bool(tokenizer.source_path) or not (tokenizer.joint or tokenizer.path)
-    if isinstance(model, MaskedLMConfig):
+    if isinstance(model, MaskedLMConfig | ClassifierConfig):
         if two:
             raise ValueError("tokenizer.joint: text has one side; use joint = true, or path for an existing tokenizer")
     elif model.tie == "all" and two:

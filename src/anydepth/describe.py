@@ -12,13 +12,15 @@ from torch import nn
 from anydepth.config import Config, load
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tags_of
 from anydepth.depth import Latent
-from anydepth.encoder_models import MaskedLM, Model
+from anydepth.encoder_models import Classifier, EncoderModel, MaskedLM, Model
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
 from anydepth.tasks import task_of
+from anydepth.tasks.classification import with_labels
+from anydepth.training.data import start_tokenizers
 from anydepth.training_cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 
 NUMBER_BYTES = 4
@@ -41,6 +43,7 @@ def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
     FLOPs of a plan are those of the weight matrices, two per weight and token; attention adds to them what grows with
     the length of the text. Those of the training are explained in training_cost.py.
     """
+    config = with_labels(config)
     model = without_weights(config, run)
     each = known_languages(config) if model.encoder_depth.keys or model.decoder_depth.keys else [""]
     plans = [
@@ -105,7 +108,10 @@ def latent_layers(model: Model) -> dict[str, Any]:
 
 def planned_vocabularies(config: Config) -> tuple[int, int]:
     """Source and target words of a recipe."""
-    settings = config.tokenizer
+    settings, start = config.tokenizer, config.training.start_from
+    if start and Path(start).is_dir():
+        tokenizers = start_tokenizers(start)
+        return len(tokenizers.source), len(tokenizers.target)
     if settings.path or settings.source_path:
         files = (settings.path or settings.source_path, settings.path or settings.target_path)
         added = [*tags_of(config.data), *task_of(config).further_tokens]
@@ -115,8 +121,8 @@ def planned_vocabularies(config: Config) -> tuple[int, int]:
 
 def describe_plan(model: Model, plans: Plans) -> dict[str, Any]:
     """Layers counted from 1, parameters and costs. A model without a decoder has one layer list and no cache."""
-    if isinstance(model, MaskedLM):
-        return describe_masked(model, plans)
+    if isinstance(model, EncoderModel):
+        return describe_encoder(model, plans)
     name, plans = plans.name, plans._replace(encoder=model.bridge.reads(plans))
     encoder, decoder = (
         [cast(Layer, stack.layers[layer]) for layer in plan.layers] for stack, plan in stacks(model, plans)
@@ -142,17 +148,17 @@ def describe_plan(model: Model, plans: Plans) -> dict[str, Any]:
     }
 
 
-def describe_masked(model: MaskedLM, plans: Plans) -> dict[str, Any]:
-    """FLOPs are those of the words that are read, and of the head for the share of them that is hidden."""
+def describe_encoder(model: MaskedLM | Classifier, plans: Plans) -> dict[str, Any]:
+    """FLOPs are those of the words that are read, and of the head: for the share of them that is hidden, or, in a
+    classifier, once."""
     each = 2 * sum(matrices(model.encoder.layers[layer]) for layer in plans.encoder.layers)
-    head = 2 * (matrices(model.dense) + model.output.weight.numel())
     return {
         "name": plans.name,
         "encoder": [layer + 1 for layer in plans.encoder.layers],
         "parameters": size(model) - unused(model, plans),
         "flops_per_token": each,
-        "flops_per_prediction": head,
-        "flops": round(TOKENS * (each + model.config.masking.share * head)),
+        "flops_per_prediction": model.head_flops(),
+        "flops": round(TOKENS * each + model.head_flops(TOKENS)),
     }
 
 
@@ -200,7 +206,7 @@ def table(description: dict[str, Any], rows: int = 50) -> Table:
         )
     caption = f"GFLOPs of the weights and fp32 cache for {TOKENS} source and {TOKENS} target tokens"
     if not decoders:
-        caption = f"GFLOPs of the weights for {TOKENS} tokens, some of them hidden"
+        caption = f"GFLOPs of the weights for {TOKENS} tokens and what is predicted of them"
     left_out = f"; {len(plans) - rows} shallower plans left out, --json has all" if len(plans) > rows else ""
     lines = [caption + left_out, training_in_words(description), *latent_in_words(description)]
     result.caption, result.caption_justify = "\n".join(lines), "left"

@@ -46,6 +46,9 @@ class StackConfig:
                 f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
                 f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
             )
+        constant = self.depth.constant if self.depth.type == "per-word" else None
+        if constant is not None and constant > self.layers:
+            raise ValueError(f"depth.estimate.depth: {constant}, but there are {self.layers} layers")
         if self.mix == "dlcl" and self.depth.type != "full":
             raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 
@@ -125,6 +128,11 @@ class Planned(nn.Module):
     output_bias: Tensor | None
     pad: int
     parse = staticmethod(parse_depth)
+
+    @property
+    def no_target(self) -> int:
+        """What stands in a batch's targets where nothing is to be predicted."""
+        return self.pad
 
     @property
     def policies(self) -> dict[str, Depth]:
@@ -310,4 +318,4 @@ def initialise_stack(stack: Stack, settings: StackConfig) -> None:
 
 def final_norm(layer: LayerConfig) -> nn.Module:
     """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
-    return FinalNorm(layer.width) if layer.norm == "pre" else nn.Identity()
+    return FinalNorm(layer.width, layer.norm_epsilon) if layer.norm == "pre" else nn.Identity()

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,21 +14,23 @@ from torch import Tensor
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
-from anydepth.data.corpora import target_language
 from anydepth.data.sources import Sources, encode_sources
-from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.decoding.recorded import Marks, RecordedSearches
 from anydepth.decoding.search import decode
 from anydepth.decoding.speculative import speculate
 from anydepth.drafter import TranslatorDrafter, recordable
-from anydepth.encoder_models import Model
+from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
 from anydepth.plan import Plan, Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
+
+if TYPE_CHECKING:
+    from anydepth.classifying import Labelling
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -185,6 +187,28 @@ class Run:
             does = f"{verbs[made]}s" if made else f"is a {self.config.model.type}"
             raise UserError(f"{self.folder or 'this run'} {does}: it does not {verbs[wanted]}")
 
+    @property
+    def classifier(self) -> Classifier:
+        """The model, if it classifies."""
+        if not isinstance(self.model, Classifier):
+            raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not classify")
+        return self.model
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        depth: str | None = None,
+        *,
+        batch: int = 0,
+        leave: str = "0.9",
+        progress: Progress | None = None,
+    ) -> list["Labelling"]:
+        """The label of each text; `batch` texts are classified together, 0 means as many as are good. At the depth
+        "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
+        from anydepth.classifying import classify
+
+        return classify(self, texts, depth, batch, leave, progress)
+
     def describe(self, depth: str | None = None) -> dict[str, Any]:
         """What a depth costs: its layers, parameters, FLOPs and cache bytes."""
         from anydepth.describe import describe_plan
@@ -339,10 +363,9 @@ class Run:
 
     def read_sources(self, texts: Sequence[str], key: str) -> Sources:
         data, tokenizer = self.config.data, self.tokenizers.source
-        if data.tags != "none" and not key:
+        if data.tags == "target" and not key:
             raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
-        tag = [tokenizer.tag(target_language(key))] if data.tags != "none" else []
-        return encode_sources(texts, tokenizer, data, tag)
+        return encode_sources(texts, tokenizer, data, tokens_in_front(data, tokenizer, key))
 
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from torch import nn
 
 from anydepth.config import Config
-from anydepth.encoder_models import MaskedLM, Model
+from anydepth.encoder_models import EncoderModel, Model
 from anydepth.evaluation.training_log import Lines, TrainingLog, read_log
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
@@ -107,10 +107,9 @@ def training_flops(training: TrainingConfig, model: Model, source: int = TOKENS,
 def forward_flops(model: Model, work: Work, source: int, target: int) -> tuple[float, float]:
     """Of the layers, and of what stands between and behind them."""
     width = model.config.layer.width
-    if isinstance(model, MaskedLM):
+    if isinstance(model, EncoderModel):
         each = 2 * source * matrices(model.encoder.layers[0]) + attention(source, source, width)
-        head = matrices(model.dense) + model.output.weight.numel()
-        return work.encoder * each, work.exits * 2 * model.config.masking.share * source * head
+        return work.encoder * each, work.exits * model.head_flops(source)
     encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
     memory = memory_weights(decoder)
     rest = matrices(decoder) - matrices(decoder.attention) - memory
@@ -157,7 +156,7 @@ def mean_work(training: TrainingConfig, model: Model) -> Work:
         each = [work(tasks, model) for tasks in training.objective.choices(model)]
         return Work(*(fmean(counts) for counts in zip(*each)))
     encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
-    if isinstance(model, MaskedLM):
+    if isinstance(model, EncoderModel):
         return Work(encoder, 0, 0, 1)
     every, whole = (Plan(tuple(range(depth.layers))) for depth in (model.encoder_depth, model.decoder_depth))
     drawn = model.decoder_depth.plans().values() if model.decoder_depth.uniform else [whole]
@@ -169,7 +168,7 @@ def mean_work(training: TrainingConfig, model: Model) -> Work:
 def work(tasks: Tasks, model: Model) -> Work:
     """As `SharedPass` does it: plans that begin alike share layers, the encoder serves all decoders, and a first
     decoder layer's self-attention all encoder exits. Without a decoder there is nothing to share but the encoder."""
-    if isinstance(model, MaskedLM):
+    if isinstance(model, EncoderModel):
         return Work(layers_of(task.plans.encoder for task in tasks), 0, 0, len(tasks))
     readers: dict[tuple[int, Plan], list[Plan]] = {}
     for plans, _ in tasks:

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.choosing.confidence import Rule
+    from anydepth.classifying import Labelling
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig, Split
+    from anydepth.estimating.command import Estimated
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
@@ -135,13 +138,11 @@ def corpora_for_test(
     run: Path, settings: Sequence[str] = (), language: str | None = None, on: "Split" = "test"
 ) -> list["CorpusConfig"]:
     """The test sets (or dev sets, or training corpora) that a run's recipe names, for a language or all."""
-    from anydepth.encoder_models import MaskedLMConfig
-
     config, key = config_and_language(run, settings, language)
     corpora = [corpus for corpus in getattr(config.data, on) if not key or corpus.key == key]
     if not corpora:
         wanted, flags = f" for {language}" if language else "", "--source and --reference"
-        flags = "--data" if isinstance(config.model, MaskedLMConfig) else flags
+        flags = flags if config.model.type == "translator" else "--data"
         raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
     return corpora
 
@@ -157,26 +158,49 @@ def config_and_language(run: Path, settings: Sequence[str], language: str | None
     return config, find_language(config, language)
 
 
-def evaluate_masked(
+def evaluate_encoder(
     run: "Run",
     folder: Path,
     corpora: Sequence["CorpusConfig"],
     depths: list[str] | None = None,
+    batch: int = 0,
+    exits: Sequence["Rule"] = (),
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """As `evaluate_run`, the perplexity of a masked language model on all of these."""
+    """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
     from anydepth.config import dump
     from anydepth.evaluation.files import write_atomically
-    from anydepth.evaluation.perplexity import evaluate_text
     from anydepth.evaluation.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
     with depths_shown() as show:
-        grid = evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
+        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
     write_report([folder], folder / "report.html")
     return grid
+
+
+def fill_encoder_grid(
+    run: "Run",
+    folder: Path,
+    corpora: Sequence["CorpusConfig"],
+    depths: list[str] | None,
+    progress: "GridProgress",
+    batch: int = 0,
+    exits: Sequence["Rule"] = (),
+    notes: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The depth grid of a model without a decoder."""
+    from anydepth.encoder_models import Classifier
+    from anydepth.evaluation.accuracy import evaluate_labels
+    from anydepth.evaluation.perplexity import evaluate_text
+
+    asked = depths or run.depths()
+    if isinstance(run.model, Classifier):
+        given: dict[str, Any] = {"batch": batch, "exits": exits, "notes": notes, "progress": progress}
+        return evaluate_labels(run, corpora, asked, out=folder, **given)
+    return evaluate_text(run, corpora, asked, out=folder, notes=notes, progress=progress)
 
 
 def evaluate_run(
@@ -253,10 +277,13 @@ def notes_of(run: Path, settings: Sequence[str], out: Path | None) -> dict[str, 
 
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout; of several languages their scores."""
+    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
     from anydepth.evaluation.perplexity import is_perplexity, print_perplexities
     from anydepth.evaluation.terminal import print_grid, print_languages, print_samples
 
     console = Console(highlight=False)
+    if is_accuracy(grid):
+        return print_accuracies(console, grid)
     if is_perplexity(grid):
         return print_perplexities(console, grid)
     if "languages" in grid:
@@ -266,18 +293,58 @@ def show_grid(grid: dict[str, Any]) -> None:
     print_samples(console, grid)
 
 
+def show_repeated(name: str, runs: Sequence[Path]) -> None:
+    """The means of classifiers that were trained several times; of other runs the report has the scores."""
+    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
+    from anydepth.evaluation.records import read_records
+
+    if not all((run / "grid.json").exists() for run in runs):
+        return
+    if is_accuracy(json.loads((runs[0] / "grid.json").read_text(encoding="utf-8"))):
+        (record,) = read_records([f"{name}={','.join(map(str, runs))}"])
+        assert record.grid is not None
+        print_accuracies(Console(highlight=False), record.grid)
+
+
+def show_words(found: Sequence["Labelling"], layers: int) -> None:
+    """Each text with its label, its words in the colour of their depth."""
+    from rich.text import Text
+
+    from anydepth.evaluation.coloured import for_terminal
+
+    console = Console(highlight=False, soft_wrap=True)
+    for one in found:
+        if not one.words:
+            raise UserError("--show: all words of this run are equally deep")
+        console.print(Text.assemble((f"{one.label} {one.probability:.2f}  ", "bold"), for_terminal(one.words, layers)))
+
+
+def show_depths(found: "Estimated", as_json: bool) -> None:
+    """What `anydepth depths` has estimated."""
+    if as_json:
+        return print(json.dumps(asdict(found), default=str, indent=1))
+    total = max(1, sum(found.counts))
+    shares = "  ".join(f"{depth}: {100 * count / total:.0f} %" for depth, count in enumerate(found.counts, start=1))
+    print(f"{found.words:,} words, {found.mean_depth:.2f} layers on average.  {shares}")
+    if found.by_penalty:
+        print("mean depth by penalty:  " + "  ".join(f"{k:g}: {mean:.2f}" for k, mean in found.by_penalty.items()))
+    if found.agreement:
+        equal, near, apart = found.agreement
+        print(f"against one word at a time: {equal:.1%} equal, {near:.1%} at most one layer apart, {apart:+.2f} layers")
+    print(f"The depths are in {found.file}, the picture in {found.picture}.")
+
+
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
     """Writes the page; of several runs also prints how they compare."""
     from anydepth.evaluation.comparison import compare
-    from anydepth.evaluation.perplexity_page import all_perplexities
-    from anydepth.evaluation.records import read_records
+    from anydepth.evaluation.records import kind_of, read_records
     from anydepth.evaluation.report import write_page
     from anydepth.evaluation.terminal import print_comparison
 
     records = read_records(runs)
-    if all_perplexities(records):
+    if kind_of(records) != "translation":
         if as_json or baseline:
-            raise UserError("--json, --baseline: for runs that translate; perplexities are in each grid.json")
+            raise UserError("--json, --baseline: for runs that translate; other scores are in each grid.json")
         write_page(records, out, None)
         return print(f"The report is in {out}.")
     with progress_bar("scoring") as bar:

@@ -14,6 +14,7 @@ from anydepth.data.corpora import BuiltinText, DataConfig
 from anydepth.data.masking import MaskedBatch
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
+from anydepth.depth.perword import PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
@@ -27,7 +28,7 @@ from anydepth.objectives.tasks import Tasks, encoder_exits
 from anydepth.run import Run
 from anydepth.training.checkpoint import load_weights, weights
 
-CONFIGS = [kind() for kind in typing.get_args(DepthConfig)]
+CONFIGS = [kind() for kind in typing.get_args(DepthConfig) if kind is not PerWordConfig]  # that is for classifiers
 CONFIGS += [LatentConfig(inference="soft"), LatentConfig(inference="sample")]
 BATCH = masked_batch([5, 3, 7])
 

@@ -202,7 +202,7 @@ def test_what_a_masked_language_model_cannot_do_is_one_line(
     ("change", "message"),
     [
         ("data.train.0={type='builtin'}", "data.train.0.type: builtin, but masked-lm needs text or builtin-text"),
-        ("data.tags=target", "data.tags: a masked language model reads text without tags"),
+        ("data.tags=target", "data.tags: a masked-lm reads text without tags"),
         ("tokenizer.joint=false", "tokenizer.joint: text has one side"),
         ("model.decoder={layers=2}", "model.decoder: no such setting"),
         ("training.objective={type='exit-grid', together=2}", "no decoders that could run as one batch"),

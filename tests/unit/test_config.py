@@ -12,6 +12,7 @@ from anydepth.config import SCHEMA, Config, collect, docstrings, dump, load, loa
 from anydepth.config_class import config
 from anydepth.config_reader import in_words, members, read, toml_value
 from anydepth.depth import DepthConfig
+from anydepth.depth.perword import PerWordConfig
 from anydepth.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -200,8 +201,9 @@ def test_recipes_survive_the_round_trip(recipe: Path) -> None:
 
 @pytest.mark.parametrize("policy", typing.get_args(DepthConfig), ids=lambda policy: policy.__name__)
 def test_every_depth_policy_can_be_written_in_toml(policy: type) -> None:
-    stack = dataclasses.replace(Config().model.encoder, depth=policy())
-    settings = dataclasses.replace(Config(), model=dataclasses.replace(Config().model, encoder=stack))
+    plain = loads('[model]\ntype="classifier"\n') if policy is PerWordConfig else Config()
+    stack = dataclasses.replace(plain.model.encoder, depth=policy())
+    settings = dataclasses.replace(plain, model=dataclasses.replace(plain.model, encoder=stack))
     read_back = loads(dump(settings))
     assert read_back == settings
     assert type(read_back.model.encoder.depth) is policy

@@ -26,11 +26,13 @@ from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.depth.latent import LatentConfig
-from anydepth.encoder_models import MaskedLMConfig
+from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.difficulty import FILE
 from anydepth.languages import known_languages
+from anydepth.models import TranslatorConfig
 from anydepth.plan import depth_name
+from anydepth.training.data import BODY
 
 
 def planned(path: Path, folder: Path, recipe: Path | None = None, settings: Sequence[str] = ()) -> list[Work]:
@@ -132,7 +134,8 @@ class Planner:
         """A model that starts from another of this chain needs weights of the same shapes."""
         for other, theirs in self.configs.items():
             if config.training.start_from == str(self.left[other]):
-                mine, its = shapes(config), shapes(theirs)
+                parts = "" if config.model.type == theirs.model.type else BODY
+                mine, its = shapes(config, parts), shapes(theirs, parts)
                 for weights in sorted(mine.keys() | its.keys()):
                     if mine.get(weights) != its.get(weights):
                         raise self.mistake(name, f"cannot start from {other}: {weights} is not the same in both")
@@ -175,14 +178,14 @@ class Planner:
         corpora = getattr(config.data, stage.on)
         if not corpora:
             raise self.mistake(stage.name, f"{run} has no data.{stage.on} to be scored on")
-        if stage.sentences and isinstance(config.model, MaskedLMConfig):
-            raise self.mistake(stage.name, f"sentences: {run} is a masked language model, scored on whole corpora")
+        if stage.sentences and not isinstance(config.model, TranslatorConfig):
+            raise self.mistake(stage.name, f"sentences: {run} is a {config.model.type}, scored on whole corpora")
         depths: tuple[str, ...] = ()
         if not learns_depth(config):
             depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
             if not depths:
                 raise self.mistake(stage.name, f"{run} has none of these depths, only {', '.join(depths_of(config))}")
-        apart = len(known_languages(config)) > 1 and not isinstance(config.model, MaskedLMConfig)
+        apart = len(known_languages(config)) > 1 and isinstance(config.model, TranslatorConfig)
         languages = tuple(corpus.key for corpus in corpora) if apart else ()
         name = f"{stage.name}_{run}"
         return Evaluation(
@@ -198,6 +201,7 @@ class Planner:
             languages=languages,
             beam=stage.beam or config.decoding.beam,
             batch=stage.batch or config.decoding.batch,
+            exits=tuple(stage.exits) if isinstance(config.model, ClassifierConfig) else (),
         )
 
     def judgement(self, stage: DifficultyStage) -> Judgement:
@@ -258,7 +262,8 @@ def learns_depth(config: Config) -> bool:
     return any(isinstance(stack.depth, LatentConfig) for stack in stacks_of(config.model).values())
 
 
-def shapes(config: Config) -> dict[str, torch.Size]:
+def shapes(config: Config, parts: str | tuple[str, ...]) -> dict[str, torch.Size]:
+    """Of the weights whose names begin so."""
     with torch.device("meta"):  # the words are the same: who starts from a run takes its tokenizers too
         model = config.model.build(source_vocabulary=1, target_vocabulary=1, pad=0)
-    return {name: parameter.shape for name, parameter in model.named_parameters()}
+    return {name: parameter.shape for name, parameter in model.named_parameters() if name.startswith(parts)}

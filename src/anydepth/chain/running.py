@@ -31,6 +31,13 @@ def run_chain(
     runs to do. Recipes, files and depths are all checked before the first stage begins.
     """
     wanted = checked(path, folder, recipe, settings, only)
+    do_all(wanted, folder, quiet)
+    return {work.name: work.left for work in wanted}
+
+
+def do_all(wanted: list[Work], folder: Path, quiet: bool = False) -> None:
+    """One piece of work after the other; what is done is skipped, what was interrupted goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
     with stay(device_of(wanted)) as ranks:
         quiet = quiet or not ranks.first
         console = Console(stderr=True, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
@@ -45,18 +52,23 @@ def run_chain(
             work.do(state, quiet)
             ended = "diverged" if work.state() == "diverged" else "done"
             console.print(f"{title}: {ended} in {time.monotonic() - start:.1f} s")
-    return {work.name: work.left for work in wanted}
 
 
 def checked(path: Path, folder: Path, recipe: Path | None, settings: Sequence[str], only: Sequence[str]) -> list[Work]:
     """The work asked for, all of which can be done."""
     works = planned(path, folder, recipe, settings)
     wanted = chosen(works, only)
+    check_all(works, wanted)
+    folder.mkdir(parents=True, exist_ok=True)
+    return wanted
+
+
+def check_all(works: list[Work], wanted: list[Work] | None = None) -> None:
+    """Before anything is done: nothing may be in the way of the work that is wanted, or of all of it."""
+    wanted = works if wanted is None else wanted
     check_settings(wanted, works)
     check_needs(wanted, works)
     check_files(wanted, works)
-    folder.mkdir(parents=True, exist_ok=True)
-    return wanted
 
 
 def device_of(works: list[Work]) -> str:

@@ -104,6 +104,8 @@ class EvaluateStage:
     """Hypotheses per sentence; 0 means the recipe's."""
     batch: int = 0
     """Sentences decoded together; 0 means the recipe's."""
+    exits: tuple[str, ...] = ()
+    """Of classifiers: ways for texts to leave early, such as "0.9" or "patience 2"."""
     settings: tuple[str, ...] = ()
     """Changes to the runs for this evaluation, as with --set: other gates of latent depth, for example."""
     on: Split = "test"

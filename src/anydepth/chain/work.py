@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from anydepth.choosing.confidence import Rule
 from anydepth.config import Config, dump
 from anydepth.config import load as load_config
 from anydepth.data.corpora import Split
@@ -19,7 +20,7 @@ from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.records import DIVERGED
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import corpora_for_test, fill_grid, progress_for, read_test_set, read_test_sets
+from anydepth.verbs import corpora_for_test, fill_encoder_grid, fill_grid, progress_for, read_test_set, read_test_sets
 
 State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
 ENDED: tuple[State, ...] = ("done", "diverged")
@@ -77,6 +78,8 @@ class Training(Work):
     def changes(self) -> list[str]:
         """How the settings of the run that is there differ from those of the chain."""
         before, now = flat(asdict(load_config(self.left / "config.toml"))), flat(asdict(self.config))
+        if not now.get("model.labels"):  # a run has those of its training corpora
+            before.pop("model.labels", None), now.pop("model.labels", None)
         return [
             f"{name} was {before.get(name)}, now {now.get(name)}"
             for name in dict.fromkeys([*before, *now])
@@ -173,6 +176,7 @@ class Evaluation(Work):
     settings: tuple[str, ...] = ()
     on: Split = "test"
     sentences: int = 0
+    exits: tuple[str, ...] = ()
 
     @property
     def apart(self) -> bool:
@@ -192,7 +196,7 @@ class Evaluation(Work):
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
         from anydepth.evaluation.cells import depth_name
-        from anydepth.evaluation.perplexity import is_perplexity
+        from anydepth.evaluation.records import KINDS
 
         if has_diverged(self.run):
             return "diverged"
@@ -200,16 +204,16 @@ class Evaluation(Work):
             return "to do"
         grid = json.loads(self.left.read_text(encoding="utf-8"))
         scored = {depth_name(cell) for cell in grid["cells"]}
-        asked = {} if is_perplexity(grid) else {"beam": self.beam, "batch": self.batch}
-        whole = scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
+        asked = {} if KINDS.keys() & grid["cells"][0].keys() else {"beam": self.beam, "batch": self.batch}
+        left = {Rule.parse(rule).name for rule in self.exits} - {cell["exit"] for cell in grid.get("exits", ())}
+        whole = not left and scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked | (self.notes or {}) != grid:
             return "interrupted"
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         from anydepth.describe import describe_training
-        from anydepth.encoder_models import MaskedLM
-        from anydepth.evaluation.perplexity import evaluate_text
+        from anydepth.models import Translator
         from anydepth.run import load as load_run
 
         run, depths, folder = load_run(self.run, settings=self.settings), list(self.depths) or None, self.left.parent
@@ -219,13 +223,13 @@ class Evaluation(Work):
             def show(done: int, total: int, depth: str) -> None:
                 bar(done, total)
 
-            if isinstance(run.model, MaskedLM):
-                corpora = corpora_for_test(self.run, self.settings, on=self.on)
-                folder.mkdir(exist_ok=True)
-                evaluate_text(run, corpora, depths or run.depths(), out=folder, notes=notes, progress=show)
-            else:
+            if isinstance(run.model, Translator):
                 test_sets = read_test_sets(self.run, settings=self.settings, on=self.on, sentences=self.sentences)
                 fill_grid(run, folder, test_sets, depths, self.beam, self.batch, show, notes=notes)
+            else:
+                corpora, rules = corpora_for_test(self.run, self.settings, on=self.on), [*map(Rule.parse, self.exits)]
+                folder.mkdir(exist_ok=True)
+                fill_encoder_grid(run, folder, corpora, depths, show, exits=rules, notes=notes)
         if self.apart:
             decoding = replace(run.config.decoding, beam=self.beam, batch=self.batch)
             checkpoint.write_text(dump(replace(run.config, decoding=decoding)), folder / "config.toml")

@@ -50,8 +50,8 @@ def oracle(record: Record, progress: Progress | None = None) -> Oracle:
         raise UserError(f"{folder} has a depth grid for each language: expected one of them, such as {one}")
     if not record.grid:
         raise UserError(f"{folder} has no depth grid yet: make it with anydepth evaluate {folder}")
-    if record.perplexities:
-        raise UserError(f"{folder} is a masked language model: the oracle chooses between translations")
+    if record.kind != "translation":
+        raise UserError(f"{folder} is a {record.kind}: the oracle chooses between translations")
     if len(record.cells) < 2:
         raise UserError(f"{folder}: its grid has one depth, {record.deepest}: nothing to choose from")
     if record.summaries:

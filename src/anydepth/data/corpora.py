@@ -1,4 +1,5 @@
 """Where sentences and pairs come from: text, parallel text, TSV, JSONL or the built-in corpus, read as a stream.
+Texts with labels are in labelled.py.
 
 Files are UTF-8, one record a line; a name ending in .gz is decompressed on the way. A byte order mark at the
 start and the line end (LF or CRLF) are not part of the text, everything else is; line breaks inside the strings of JSON
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from anydepth.config_class import config
+from anydepth.data.labelled import BuiltinLabelled, Labelled, read_builtin_labelled, read_labelled
 from anydepth.data.lines import NOT_UTF8, Line, count_lines, read_lines
 from anydepth.errors import UserError
 
@@ -155,7 +157,9 @@ PairCorpus = ParallelText | Tsv | Jsonl | Builtin | BuiltinNotices
 """Of sentences and their translations, or documents and their summaries."""
 TextCorpus = Text | BuiltinText
 """Of sentences alone."""
-CorpusConfig = PairCorpus | TextCorpus
+LabelledCorpus = Labelled | BuiltinLabelled
+"""Of texts with labels."""
+CorpusConfig = PairCorpus | TextCorpus | LabelledCorpus
 
 
 @config
@@ -169,9 +173,10 @@ class DataConfig:
     pairs: Literal["translations", "summaries"] = "translations"
     """What the second side of a pair is to the first, which decides how a model is scored: by BLEU and chrF, or by
     ROUGE."""
-    tags: Literal["none", "target"] = "none"
-    """What stands in front of every source text: nothing, or a token such as <2de> that names the target language, the
-    last part of the corpus's key. One-to-many and many-to-many translation need it."""
+    tags: Literal["none", "target", "begin"] = "none"
+    """What stands in front of every source text: nothing; a token such as <2de> that names the target language, the
+    last part of the corpus's key, which one-to-many and many-to-many translation need; or the token that begins a text
+    (`begin`, in BERT [CLS])."""
     mixing: Literal["temperature", "turns"] = "temperature"
     """With several corpora: each batch is from one drawn by `temperature`; or the keys take turns, batch by batch, so
     that with training.accumulate = the number of keys an update adds up one batch of each (latent depth,
@@ -259,6 +264,7 @@ class Row(NamedTuple):
     place: str
     source: str
     target: str | None = None
+    label: str | None = None
 
 
 def read_pairs(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[tuple[str, str]]:
@@ -285,6 +291,10 @@ def read_rows(corpus: CorpusConfig, split: Split, skips: Skips) -> Iterator[Row]
             return _read_text(corpus, skips)
         case BuiltinText():
             return _read_builtin_text(corpus, split)
+        case Labelled():
+            return (Row(place, text, label=label) for place, text, label in read_labelled(corpus, skips))
+        case BuiltinLabelled():
+            return (Row(place, text, label=label) for place, text, label in read_builtin_labelled(corpus, split))
 
 
 def files_of(corpus: CorpusConfig) -> list[Path]:
@@ -292,7 +302,7 @@ def files_of(corpus: CorpusConfig) -> list[Path]:
     match corpus:
         case ParallelText():
             return [Path(corpus.source), Path(corpus.target)]
-        case Builtin() | BuiltinNotices() | BuiltinText():
+        case Builtin() | BuiltinNotices() | BuiltinText() | BuiltinLabelled():
             from anydepth.data import builtin
 
             return sorted(Path(builtin.__file__).parent.glob("*.py"))
@@ -309,7 +319,7 @@ def name_of(corpus: CorpusConfig) -> str:
             return f"builtin {corpus.source}-{corpus.target}"
         case BuiltinNotices():
             return f"builtin notices {corpus.language}"
-        case BuiltinText():
+        case BuiltinText() | BuiltinLabelled():
             return f"builtin {corpus.language}"
         case _:
             return corpus.path
@@ -318,9 +328,11 @@ def name_of(corpus: CorpusConfig) -> str:
 def count_rows(corpus: CorpusConfig) -> int:
     """Lines of the corpus, those that will be skipped included; refuses files that are not parallel, before
     hours have been spent on them."""
-    if isinstance(corpus, Builtin | BuiltinNotices | BuiltinText):
+    if isinstance(corpus, Builtin | BuiltinNotices | BuiltinText | BuiltinLabelled):
         return corpus.size
     counts = [count_lines(path) for path in files_of(corpus)]
+    if isinstance(corpus, Labelled):
+        return -(-counts[0] * len(corpus.parts) // corpus.folds)
     if isinstance(corpus, ParallelText) and counts[0] != counts[1]:
         raise _unequal(corpus, *counts)
     return counts[0]

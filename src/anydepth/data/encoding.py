@@ -28,6 +28,8 @@ class Encoded(NamedTuple):
 
     ids: tuple[Array, ...]
     lengths: tuple[Array, ...]
+    labels: list[str]
+    """Of the rows that have one."""
     read: int
     over_long: list[str]
     cut: int
@@ -102,6 +104,7 @@ def _encode(rows: list[Row], tokenizers: TokenizerPair, data: DataConfig, dtype:
     return Encoded(
         ids=tuple(ids[np.repeat(fits, lengths)] for ids, lengths in sides),
         lengths=tuple(lengths[fits] for _, lengths in sides),
+        labels=[row.label for row, kept in zip(rows, fits) if kept and row.label is not None],
         read=len(rows),
         over_long=[rows[number].place for number in np.flatnonzero(~fits)],
         cut=cut,

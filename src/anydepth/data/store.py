@@ -1,9 +1,9 @@
 """A corpus tokenized once, in memory-mapped files, so that it may be larger than memory.
 
 A store is a folder: for each side (text alone has only a source) `tokens` (16 or 32 bits each, every sentence ends with
-eos), `lengths` (int32) and `offsets` (int64, where each sentence starts), and `meta.json`, which also serves as
-journal: it is replaced after every chunk and says how far the files count. A tokenization that was killed goes on from
-there.
+eos), `lengths` (int32) and `offsets` (int64, where each sentence starts); `labels` (int32) of texts that have them; and
+`meta.json`, which also serves as journal: it is replaced after every chunk and says how far the files count. A
+tokenization that was killed goes on from there.
 """
 
 import fcntl
@@ -22,18 +22,18 @@ import numpy as np
 from anydepth.data.corpora import (
     CorpusConfig,
     DataConfig,
+    LabelledCorpus,
+    PairCorpus,
     Skips,
     Split,
-    TextCorpus,
     count_rows,
     files_of,
     name_of,
     read_rows,
-    target_language,
 )
 from anydepth.data.encoding import Encoded, encode_all
 from anydepth.data.lines import OVER_LONG
-from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.errors import UserError
 
 Array = np.ndarray
@@ -53,7 +53,9 @@ class Store:
         if not self._meta["finished"]:
             raise UserError(f"{folder}: the tokenization of this corpus has not been finished")
         sides = SIDES[: len(self._meta["tokens"])]
-        files = _files(self._meta["dtype"], sides)
+        self.label_names: list[str] = self._meta.get("labels", [])
+        """What the numbers of `labels` mean, in the order in which they first occur."""
+        files = _files(self._meta["dtype"], sides, "labels" in self._meta)
         self._arrays = {name: np.memmap(self.folder / name, dtype=dtype, mode="r") for name, dtype in files}
         self._target = sides[-1]
         self.key: str = self._meta["key"]
@@ -71,6 +73,10 @@ class Store:
     def __len__(self) -> int:
         return int(self._meta["pairs"])
 
+    def labels(self, texts: Array) -> Array:
+        """The labels of these texts, as numbers in `label_names`."""
+        return np.asarray(self._arrays["labels"][texts])
+
     def source(self, pairs: Array) -> tuple[Array, Array]:
         """The source tokens of these pairs one after the other, and the length of each."""
         return self._gather("source", pairs)
@@ -87,9 +93,10 @@ class Store:
         return np.asarray(self._arrays[f"{side}.tokens"][where]), lengths
 
 
-def _files(token_type: str, sides: Sequence[str]) -> list[tuple[str, np.dtype[Any]]]:
+def _files(token_type: str, sides: Sequence[str], labelled: bool) -> list[tuple[str, np.dtype[Any]]]:
     kinds: dict[str, Any] = {"tokens": token_type, "lengths": np.int32, "offsets": np.int64}
-    return [(f"{side}.{kind}", np.dtype(dtype)) for side in sides for kind, dtype in kinds.items()]
+    files = [(f"{side}.{kind}", np.dtype(dtype)) for side in sides for kind, dtype in kinds.items()]
+    return [*files, ("labels", np.dtype(np.int32))] if labelled else files
 
 
 def tokenize(
@@ -177,8 +184,9 @@ def _further(data: DataConfig) -> dict[str, Any]:
 
 def _new_meta(corpus: CorpusConfig, identity: dict[str, Any], tokenizers: TokenizerPair) -> dict[str, Any]:
     largest = max(len(tokenizers.source), len(tokenizers.target))
-    sides = 1 if isinstance(corpus, TextCorpus) else 2
+    sides = 2 if isinstance(corpus, PairCorpus) else 1
     return {
+        **({"labels": []} if isinstance(corpus, LabelledCorpus) else {}),
         "identity": identity,
         "key": corpus.key,
         "dtype": "uint16" if largest <= 1 << 16 else "uint32",
@@ -211,14 +219,14 @@ def _read_meta(folder: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 
 def _remove(folder: Path) -> None:
     """Remove an old store; a process that still reads it keeps its files."""
-    for name in ("meta.json", *(name for name, _ in _files("uint16", SIDES))):
+    for name in ("meta.json", *(name for name, _ in _files("uint16", SIDES, labelled=True))):
         (folder / name).unlink(missing_ok=True)
 
 
 def _sizes(meta: dict[str, Any]) -> dict[str, int]:
     """Bytes of each file that count."""
     counts = {f"{side}.tokens": count for side, count in zip(SIDES, meta["tokens"])}
-    files = _files(meta["dtype"], SIDES[: len(meta["tokens"])])
+    files = _files(meta["dtype"], SIDES[: len(meta["tokens"])], "labels" in meta)
     return {name: counts.get(name, meta["pairs"]) * dtype.itemsize for name, dtype in files}
 
 
@@ -245,7 +253,7 @@ class _Writer:
             files = {name: stack.enter_context(open(self.folder / name, "ab")) for name in _sizes(self.meta)}
             for name, size in _sizes(self.meta).items():
                 files[name].truncate(size)
-            tag = [tokenizers.source.tag(target_language(corpus.key))] if data.tags == "target" else []
+            tag = tokens_in_front(data, tokenizers.source, corpus.key)
             for chunk in encode_all(rows, tokenizers, data, self.meta["dtype"], tag):
                 self._append(files, chunk)
                 if progress:
@@ -264,6 +272,11 @@ class _Writer:
             files[f"{side}.offsets"].write((ends - lengths).tobytes())
             self.meta["tokens"][number] += int(lengths.sum())
             self.meta["longest"][number] = max(self.meta["longest"][number], int(lengths.max(initial=0)))
+        if chunk.labels:
+            numbers = {name: number for number, name in enumerate(self.meta["labels"])}
+            labels = [numbers.setdefault(label, len(numbers)) for label in chunk.labels]
+            files["labels"].write(np.array(labels, dtype=np.int32).tobytes())
+            self.meta["labels"] = list(numbers)
         for place in chunk.over_long:
             self.over_long.add(OVER_LONG, place)
         self.meta["read"] += chunk.read

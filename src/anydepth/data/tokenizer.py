@@ -31,6 +31,7 @@ USUAL_NAMES = {
     "<unk>": ("<unk>", "[UNK]"),
 }
 MASK = "<mask>"
+BERT_MASK = "[MASK]"
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 END = "\1"
 COVERAGE = 0.9999  # share of the text whose characters get tokens of their own; the rest become bytes
@@ -108,10 +109,16 @@ class Tokenizer:
     @property
     def mask(self) -> int:
         """The token that stands where a word is hidden."""
-        number = self._inner.token_to_id(MASK)
-        if number is None:
-            raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
-        return number
+        for name in (MASK, BERT_MASK):
+            if (number := self._inner.token_to_id(name)) is not None:
+                return number
+        raise UserError(f"the tokenizer has no token {MASK}: it is not that of a masked language model")
+
+    @property
+    def special(self) -> set[int]:
+        """Tokens that are no part of any text."""
+        named = (self._inner.token_to_id(name) for name in (MASK, BERT_MASK))
+        return {self.pad, self.bos, self.eos, *(number for number in named if number is not None)}
 
     def tag(self, language: str) -> int:
         """The token that asks for a translation into this language."""
@@ -133,10 +140,6 @@ class Tokenizer:
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """The text of each sequence; special tokens are left out."""
         return self._inner.decode_batch(sequences, skip_special_tokens=True)
-
-    def pieces(self, sequence: list[int]) -> list[str]:
-        """The name of each token, to be shown."""
-        return [self._inner.id_to_token(token) or "" for token in sequence]
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(self.json.encode())
@@ -347,3 +350,14 @@ def tags_of(data: DataConfig) -> list[str]:
     """The tokens that name languages."""
     languages = {target_language(corpus.key) for corpus in data.train} if data.tags == "target" else set()
     return [tag_name(language) for language in sorted(languages)]
+
+
+def tokens_in_front(data: DataConfig, tokenizer: Tokenizer, key: str) -> list[int]:
+    """What `data.tags` puts in front of every source text."""
+    match data.tags:
+        case "target":
+            return [tokenizer.tag(target_language(key))]
+        case "begin":
+            return [tokenizer.bos]
+        case "none":
+            return []

@@ -3,6 +3,7 @@
 from anydepth.depth.full import Full, FullConfig
 from anydepth.depth.latent import Latent, LatentConfig
 from anydepth.depth.layerdrop import LayerDrop, LayerDropConfig
+from anydepth.depth.perword import PerWord, PerWordConfig
 from anydepth.depth.policy import Depth
 from anydepth.depth.prefix import Prefix, PrefixConfig
 from anydepth.depth.recurrent import Recurrent, RecurrentConfig
@@ -10,7 +11,14 @@ from anydepth.depth.rezero import ReZero, ReZeroConfig
 from anydepth.depth.subnetwork import Subnetwork, SubnetworkConfig
 
 DepthConfig = (
-    FullConfig | PrefixConfig | SubnetworkConfig | RecurrentConfig | LayerDropConfig | LatentConfig | ReZeroConfig
+    FullConfig
+    | PrefixConfig
+    | SubnetworkConfig
+    | RecurrentConfig
+    | LayerDropConfig
+    | LatentConfig
+    | ReZeroConfig
+    | PerWordConfig
 )
 
 __all__ = [
@@ -20,6 +28,7 @@ __all__ = [
     "Latent",
     "LatentConfig",
     "LayerDrop",
+    "PerWord",
     "Prefix",
     "ReZero",
     "Recurrent",

@@ -74,8 +74,8 @@ def attention_map(run: Run, text: str, depth: str | None = None) -> AttentionMap
     return AttentionMap(
         text=text,
         depth=plans.name,
-        source=tokenizers.source.pieces(source),
-        target=tokenizers.target.pieces([*tokens, end]),
+        source=[tokenizers.source.tokens[token] for token in source],
+        target=[tokenizers.target.tokens[token] for token in (*tokens, end)],
         memory=memory,
         context=context[0] if context else [],
     )

@@ -48,7 +48,7 @@ def difficulty_part(records: list[Record]) -> DifficultyPart | None:
 
 def scores_by_part(record: Record, difficulty: Difficulty) -> list[float]:
     """The main score on each part, at the deepest depth of the run; nothing if it was evaluated on another test set."""
-    if not record.grid or record.perplexities or record.grid.get("test_set") != difficulty.test_set:
+    if not record.grid or record.kind != "translation" or record.grid.get("test_set") != difficulty.test_set:
         return []
     counts = record.statistics([record.deepest]).get(record.deepest)
     if counts is None:

@@ -55,6 +55,9 @@ class Page:
     # of masked language models, one or several
     perplexities: dict[str, Any] | None = None
 
+    # of classifiers, one or several
+    accuracies: dict[str, Any] | None = None
+
     # of several runs
     comparison: Comparison | None = None
     score_maps: list[dict[str, Any]] = field(default_factory=list)

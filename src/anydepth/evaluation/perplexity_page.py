@@ -2,19 +2,10 @@
 
 from typing import Any
 
-from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
-
-
-def all_perplexities(records: list[Record]) -> bool:
-    """Whether these runs have perplexities; those that have cannot be compared with those that have BLEU."""
-    found = [record.perplexities for record in records if record.grid or record.languages]
-    if any(found) and not all(found):
-        raise UserError("some of these runs translate, others are masked language models: report them apart")
-    return any(found)
 
 
 def show_perplexities(page: Page) -> None:

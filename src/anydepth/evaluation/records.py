@@ -17,6 +17,7 @@ from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
 from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
+from anydepth.evaluation.repeated import repeated
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
 from anydepth.evaluation.training_log import TrainingLog, read_log
@@ -29,6 +30,10 @@ ONE_WAY = {
     "beam": "decoded with another beam",
 }
 """What runs of one grid must have in common, and how to say that they have not."""
+
+
+KINDS = {"perplexity": "masked language model", "accuracy": "classifier"}
+"""By the score that a cell has."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,9 @@ class Record:
         return {key: Record(self.name, (folder,), folder.grid) for key, folder in each if folder.grid}
 
     @property
-    def perplexities(self) -> bool:
-        """Whether it is a masked language model's."""
-        return any("perplexity" in cell for cell in self.cells)
+    def kind(self) -> str:
+        """What its cells tell: how good translations are, masked language models, or labels."""
+        return next((KINDS[score] for cell in self.cells for score in KINDS if score in cell), "translation")
 
     @property
     def summaries(self) -> bool:
@@ -143,6 +148,14 @@ def read_records(runs: Sequence[str | Path]) -> list[Record]:
     return [_record(name, paths) for name, (_, paths) in zip(names, given, strict=True)]
 
 
+def kind_of(records: Sequence[Record]) -> str:
+    """What these runs are; scores of different kinds cannot be compared."""
+    kinds = list(dict.fromkeys(record.kind for record in records if record.grid or record.languages))
+    if len(kinds) > 1:
+        raise UserError(f"some of these runs are for {kinds[0]}, others for {kinds[1]}: report them apart")
+    return kinds[0] if kinds else "translation"
+
+
 def read_folder(path: Path) -> Folder:
     config = path / "config.toml"
     if not config.is_file():
@@ -176,7 +189,9 @@ def _record(name: str, paths: list[Path]) -> Record:
 
 
 def _one_grid(name: str, folders: tuple[Folder, ...]) -> dict[str, Any]:
-    """The grids of several runs as one: what they have in common, and all their cells."""
+    """The grids of several runs as one: what they have in common, and all their cells; of classifiers their means."""
+    if all(folder.grid and "accuracy" in folder.grid["cells"][0] for folder in folders):
+        return repeated(name, [folder.grid for folder in folders if folder.grid])
     cells: dict[str, tuple[Folder, Cell]] = {}
     for folder in folders:
         if folder.languages:

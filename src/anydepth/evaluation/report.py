@@ -12,6 +12,7 @@ from anydepth.choosing.oracle import oracle
 from anydepth.errors import UserError
 from anydepth.evaluation import figures, heat_maps, plots
 from anydepth.evaluation import page as parts
+from anydepth.evaluation.accuracy_page import show_accuracies
 from anydepth.evaluation.cells import (
     Cell,
     best,
@@ -29,8 +30,8 @@ from anydepth.evaluation.language_table import language_table
 from anydepth.evaluation.languages import average
 from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.page import Page
-from anydepth.evaluation.perplexity_page import all_perplexities, show_perplexities
-from anydepth.evaluation.records import Record, read_records
+from anydepth.evaluation.perplexity_page import show_perplexities
+from anydepth.evaluation.records import Record, kind_of, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
 from anydepth.training_cost import TOKENS
 
@@ -43,7 +44,7 @@ def write_report(runs: Sequence[str | Path], out: Path, *, baseline: str = "", s
     if not runs:
         raise UserError("no run to report: expected at least one run folder")
     records = read_records(runs)
-    several = len(records) > 1 and not all_perplexities(records)
+    several = len(records) > 1 and kind_of(records) == "translation"
     return write_page(records, out, compare(records, baseline, samples) if several else None, samples)
 
 
@@ -51,8 +52,10 @@ def write_page(records: list[Record], out: Path, comparison: Comparison | None, 
     page = parts.begin(records)
     if comparison:
         show_comparison(page, comparison)
-    elif all_perplexities(records):
+    elif (kind := kind_of(records)) == "masked language model":
         show_perplexities(page)
+    elif kind == "classifier":
+        show_accuracies(page)
     elif records[0].grid:
         _show_grid(page, SAMPLES if samples is None else samples)
     elif records[0].languages:

@@ -11,8 +11,9 @@ from anydepth.data.corpora import DataConfig
 from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
+from anydepth.estimating.sources import FILE
 from anydepth.models import BridgeConfig, Translator
-from anydepth.objectives import SingleConfig
+from anydepth.objectives import HaltingObjectiveConfig, SingleConfig
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.training.checkpoint import weights, write_text, write_weights
@@ -36,6 +37,8 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
         raise UserError(f"{out} already holds a run: give another --out")
     out.mkdir(parents=True, exist_ok=True)
     run.tokenizers.save(out)
+    if run.folder and (depths := run.folder / FILE).exists():
+        write_text(depths.read_text(encoding="utf-8"), out / FILE)
     write_weights(tensors, out / "model.safetensors", {"tokenizer": run.tokenizers.hash})
     write_text(dump(config), out / "config.toml")  # last: a folder with this file is a whole run
     return out
@@ -62,7 +65,9 @@ def without_the_rest(run: Run, kept: dict[str, Alone]) -> tuple[Config, dict[str
         tensors = reduced(tensors, name, alone)
         parts[name] = replace(getattr(config.model, name), layers=len(alone.layers), depth=alone.depth)
     model = replace(config.model, **parts)
-    training = replace(config.training, objective=SingleConfig(), validate_depths=(), start_from="")
+    halts = isinstance(config.training.objective, HaltingObjectiveConfig)  # which its unit cannot do without
+    objective = config.training.objective if halts else SingleConfig()
+    training = replace(config.training, objective=objective, validate_depths=(), start_from="")
     return replace(config, model=model, training=training), tensors
 
 

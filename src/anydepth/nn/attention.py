@@ -4,6 +4,7 @@ A padded batch is (B, T) with padding on the right. A packed batch is (1, N): al
 padding, one shape for every step. Both compute the same function; on a GPU the packed one wastes nothing.
 """
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -46,13 +47,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sees: Sees, causal: bool, dropout: f
     return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=causal).transpose(1, 2)
 
 
-def attend_packed(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float) -> Tensor:
-    if not q.is_cuda:  # the slow twin: one masked product over the whole pack
-        mask = same_sentence(sees, q.shape[1], k.shape[1], causal)
-        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, mask, dropout).transpose(1, 2)
-    if dropout == 0 and q.shape[-1] in (16, 32, 64, 128) and sees.longest_key <= MOSTLY_SHORT:
+def attend_packed(
+    q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float, short: int = MOSTLY_SHORT
+) -> Tensor:
+    """Sentences that cannot have more than `short` words go to the kernel for short ones."""
+    own_kernel = q.is_cuda and dropout == 0 and q.shape[-1] in (16, 32, 64, 128)
+    single = q.dtype == torch.float32  # which flash attention does not take
+    if own_kernel and (single or sees.longest_key <= short):
         return short_attention(q[0], k[0], v[0], sees.query_starts, sees.key_starts, causal).unsqueeze(0)
+    if not q.is_cuda or single:
+        return attend_one_by_one(q, k, v, sees, causal, dropout)
     # the public varlen function has no dropout; this is the operator behind it
     out = torch.ops.aten._flash_attention_forward(
         q[0], k[0], v[0], sees.query_starts, sees.key_starts, sees.longest_query, sees.longest_key,
@@ -61,13 +65,16 @@ def attend_packed(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, d
     return out[0].unsqueeze(0)
 
 
-def same_sentence(sees: Packed, queries: int, keys: int, causal: bool) -> Tensor:
-    """(queries, keys) True where query and key belong to the same sentence and, if causal, the key is not later."""
-    query, key = torch.arange(queries), torch.arange(keys)
-    query_sentence = torch.searchsorted(sees.query_starts, query, right=True)
-    key_sentence = torch.searchsorted(sees.key_starts, key, right=True)
-    mask = query_sentence[:, None] == key_sentence[None, :]
-    return mask & (key[None, :] <= query[:, None]) if causal else mask
+def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float) -> Tensor:
+    """One sentence after the other, which costs a CPU nothing."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    rows, columns = (itertools.pairwise(starts.tolist()) for starts in (sees.query_starts, sees.key_starts))
+    attended = [
+        F.scaled_dot_product_attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], None, dropout, is_causal=causal)
+        for (a, b), (c, d) in zip(rows, columns)
+        if b > a
+    ]
+    return torch.cat(attended, 2).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):

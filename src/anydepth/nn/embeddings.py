@@ -13,19 +13,28 @@ Positions = Literal["sinusoidal", "learned"]
 
 
 class Embedding(nn.Module):
-    """√D · E[word] + P[position], normalised if asked, then dropout. The matrix E may be shared."""
+    """√D · E[word] + P[position], normalised if asked, then dropout. E may be shared; BERT does not scale it."""
 
     waves: Tensor
 
-    def __init__(self, words: nn.Embedding, positions: Positions, longest: int, norm: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        words: nn.Embedding,
+        positions: Positions,
+        longest: int,
+        norm: bool,
+        dropout: float,
+        scaled: bool = True,
+        norm_epsilon: float = 1e-5,
+    ) -> None:
         super().__init__()
         width = words.embedding_dim
         self.train_embed = Embedding.embed
         self.words = words
-        self.scale = math.sqrt(width)
+        self.scale = math.sqrt(width) if scaled else 1.0
         self.dropout = dropout
         self.longest = longest
-        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.norm = nn.LayerNorm(width, norm_epsilon) if norm else nn.Identity()
         self.learned = nn.Embedding(longest, width) if positions == "learned" else None
         if self.learned is not None:
             nn.init.normal_(self.learned.weight, std=width**-0.5)

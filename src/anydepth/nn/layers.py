@@ -31,6 +31,8 @@ class LayerConfig:
     """Attention heads; they divide the width."""
     norm: Literal["pre", "post", "none"] = "pre"
     """Where layer normalisation stands. Gated policies need `pre` or `none`."""
+    norm_epsilon: float = 1e-5
+    """Added to the variance in layer normalisation."""
     activation: Literal["relu", "gelu"] = "relu"
     """Non-linearity of the feed-forward part."""
     attention_bias: bool = True
@@ -48,6 +50,8 @@ class LayerConfig:
                 raise ValueError(f"{name} must be at least 1")
         if self.width % self.heads:
             raise ValueError(f"heads: {self.heads} does not divide the width {self.width}")
+        if not self.norm_epsilon > 0:
+            raise ValueError("norm_epsilon must be above 0")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1")
@@ -148,8 +152,8 @@ class Layer(nn.Module):
 class FinalNorm(nn.LayerNorm):
     """The norm that all exits of a stack share, compiled for training like the layers."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, epsilon: float = 1e-5) -> None:
+        super().__init__(width, epsilon)
         self.train_normalise = FinalNorm.normalise
 
     def forward(self, x: Tensor) -> Tensor:
@@ -164,7 +168,7 @@ class FinalNorm(nn.LayerNorm):
 
 
 def make_norm(config: LayerConfig) -> nn.Module:
-    return nn.Identity() if config.norm == "none" else nn.LayerNorm(config.width)
+    return nn.Identity() if config.norm == "none" else nn.LayerNorm(config.width, config.norm_epsilon)
 
 
 def initialise(module: nn.Module) -> None:

@@ -27,7 +27,7 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Layer(config, decoder, fusion) for _ in range(layers))
         self.mix = LinearMix(config, layers) if mix == "dlcl" else None
-        self.compiled: dict[Callable[..., Tensor], Callable[..., Tensor]] = {}
+        self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def states(
         self,
@@ -83,7 +83,7 @@ class Stack(nn.Module):
         assert isinstance(chosen, Layer)
         chosen.hold(slot, memory.state, memory.context)
 
-    def run(self, part: Callable[..., Tensor], layer: int, *given: Any) -> Tensor:
+    def run(self, part: Callable[..., Any], layer: int, *given: Any) -> Any:
         if not self.training:
             return part(self.layers[layer], *given)
         part = self.compiled.get(part, part)

@@ -33,7 +33,7 @@ def losses(logits: Tensor, words: Tensor, pad: int, smoothing: float) -> tuple[T
     """
     logits, real = at_least_single(logits), words != pad
     normaliser = torch.logsumexp(logits, dim=-1)
-    right = logits.gather(-1, words.unsqueeze(-1)).squeeze(-1)
+    right = logits.gather(-1, torch.where(real, words, 0).unsqueeze(-1)).squeeze(-1)
     smoothed = normaliser - (1 - smoothing) * right - smoothing * logits.mean(-1)
     return torch.where(real, smoothed, 0).sum(), torch.where(real, normaliser - right, 0).sum(), normaliser
 

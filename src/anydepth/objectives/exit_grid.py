@@ -10,7 +10,7 @@ from torch import Generator
 from anydepth.config_class import config
 from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
-from anydepth.plan import Plans
+from anydepth.plan import Plan, Plans
 
 
 @config
@@ -22,6 +22,8 @@ class ExitGridConfig:
     """Pairs drawn each step; 0 trains all of them."""
     deepest: float = 1.0
     """Weight of the deepest pair, where every other one has 1."""
+    decay: bool = False
+    """Lets deeper encoder exits weigh less: N parts for the first, one for the N-th (depth-adaptive, footnote 3)."""
     always_deepest: bool = False
     """Takes the deepest pair in every step and draws the others; the weights make up for it."""
     together: int = 1
@@ -61,6 +63,11 @@ class ExitGridConfig:
         """All pairs, the deepest last; the weights add up to 1."""
         encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
         pairs = [Plans(encoders[n], decoders[m]) for n in sorted(encoders) for m in sorted(decoders)]
-        whole = len(pairs) - 1 + self.deepest
-        weights = [1.0] * (len(pairs) - 1) + [self.deepest]
-        return [Task(plans, weight / whole) for plans, weight in zip(pairs, weights)]
+        parts = {plan: len(encoders) - place if self.decay else 1 for place, plan in enumerate(sorted_plans(encoders))}
+        weights = [float(parts[plans.encoder]) for plans in pairs]
+        weights[-1] *= self.deepest
+        return [Task(plans, weight / sum(weights)) for plans, weight in zip(pairs, weights)]
+
+
+def sorted_plans(plans: dict[int, Plan]) -> list[Plan]:
+    return [plans[depth] for depth in sorted(plans)]

@@ -6,6 +6,7 @@ from torch import Generator
 
 from anydepth.config_class import config
 from anydepth.data.collate import Batch
+from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.masking import MaskedBatch
 from anydepth.models import Planned
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy, losses_and_gradient
@@ -26,7 +27,7 @@ class SingleConfig:
 
 def single(
     model: Planned,
-    batch: Batch | MaskedBatch,
+    batch: Batch | MaskedBatch | LabelledBatch,
     plans: Plans,
     smoothing: float = 0.0,
     kernel: Kernel = losses_and_gradient,
@@ -34,4 +35,4 @@ def single(
     """The loss of one plan, ready for its backward pass."""
     states = model(batch, plans)
     output, bias = model.output.weight, model.output_bias
-    return cross_entropy(states, output, batch.target_out, model.pad, smoothing, kernel, bias)
+    return cross_entropy(states, output, batch.target_out, model.no_target, smoothing, kernel, bias)

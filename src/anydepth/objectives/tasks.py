@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from anydepth.data.collate import Batch
-from anydepth.data.masking import MaskedBatch
 from anydepth.depth import Depth
-from anydepth.encoder_models import MaskedLM
+from anydepth.encoder_models import EncoderBatch, EncoderModel
 from anydepth.models import Translator, View, look_at
 from anydepth.nn.attention import Padded, Sees
 from anydepth.nn.bridge import Memory
@@ -145,7 +144,7 @@ class SharedPass:
         return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
 
 
-def encoder_exits(model: MaskedLM, batch: MaskedBatch, tasks: Tasks, smoothing: float, kernel: Kernel) -> Loss:
+def encoder_exits(model: EncoderModel, batch: EncoderBatch, tasks: Tasks, smoothing: float, kernel: Kernel) -> Loss:
     """What `SharedPass.backward` does, in a model without a decoder: each exit's head runs forward and back at once,
     the encoder follows at the end."""
     (x, sees), gates = model.embed(batch), gates_by_layer(model.encoder_depth, batch.key)
@@ -158,8 +157,8 @@ def encoder_exits(model: MaskedLM, batch: MaskedBatch, tasks: Tasks, smoothing: 
     output, bias = model.output.weight, model.output_bias
     for plan, state in walk(tree(weights), x, run):
         start = state.detach().requires_grad_()
-        states = model.predict(start, batch.slots)
-        loss = cross_entropy(states, output, batch.target_out, model.pad, smoothing, kernel, bias)
+        states = model.predict(start, batch)
+        loss = cross_entropy(states, output, batch.target_out, model.no_target, smoothing, kernel, bias)
         (weights[plan] * loss.total).backward()
         ends.append(state)
         gradients.append(start.grad)

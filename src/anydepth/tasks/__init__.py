@@ -3,7 +3,8 @@ the union below. The loop, its checkpoints and its objectives do not know which 
 
 from typing import TYPE_CHECKING
 
-from anydepth.encoder_models import MaskedLMConfig
+from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig
+from anydepth.tasks.classification import Classification
 from anydepth.tasks.masked import MaskedText
 from anydepth.tasks.summarization import Summarization
 from anydepth.tasks.translation import Translation
@@ -11,14 +12,18 @@ from anydepth.tasks.translation import Translation
 if TYPE_CHECKING:
     from anydepth.config import Config
 
-AnyTask = Translation | MaskedText
+AnyTask = Translation | MaskedText | Classification
 
 
-def task_of(config: "Config") -> type[Translation] | type[MaskedText]:
+def task_of(config: "Config") -> type[Translation] | type[MaskedText] | type[Classification]:
     """What these settings train for. Made with them and the tokenizers."""
-    if isinstance(config.model, MaskedLMConfig):
-        return MaskedText
-    return Summarization if config.data.pairs == "summaries" else Translation
+    match config.model:
+        case MaskedLMConfig():
+            return MaskedText
+        case ClassifierConfig():
+            return Classification
+        case _:
+            return Summarization if config.data.pairs == "summaries" else Translation
 
 
-__all__ = ["AnyTask", "MaskedText", "Summarization", "Translation", "task_of"]
+__all__ = ["AnyTask", "Classification", "MaskedText", "Summarization", "Translation", "task_of"]

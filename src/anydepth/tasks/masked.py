@@ -29,8 +29,8 @@ class MaskedText:
     def held_out(self, store: Store, pairs: np.ndarray, limits: Limits) -> MaskedBatch:
         return self.masker.held_out(store, pairs, limits)
 
-    def predictions(self, tokens: int) -> int:
-        return round(self.settings.share * tokens)
+    def predictions(self, batches: Batches) -> int:
+        return round(self.settings.share * batches.target_tokens)
 
-    def scores(self, model: Model, corpus: CorpusConfig, depth: str) -> dict[str, float]:
+    def scores(self, model: Model, corpus: CorpusConfig, store: Store, depth: str) -> dict[str, float]:
         return {}

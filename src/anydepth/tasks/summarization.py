@@ -1,6 +1,7 @@
 """Summarization: documents and their summaries, judged by ROUGE of greedy summaries."""
 
 from anydepth.data.corpora import CorpusConfig, Skips, read_pairs
+from anydepth.data.store import Store
 from anydepth.encoder_models import Model
 from anydepth.tasks.translation import Translation
 
@@ -8,7 +9,7 @@ from anydepth.tasks.translation import Translation
 class Summarization(Translation):
     """Batches as for translation; what is too long on the source side is cut, not skipped."""
 
-    def scores(self, model: Model, corpus: CorpusConfig, depth: str) -> dict[str, float]:
+    def scores(self, model: Model, corpus: CorpusConfig, store: Store, depth: str) -> dict[str, float]:
         from anydepth.evaluation.rouge import RougeScorer
         from anydepth.run import Run
 

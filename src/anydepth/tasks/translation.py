@@ -33,11 +33,11 @@ class Translation:
         """A batch to be judged on."""
         return collate(store, pairs, limits)
 
-    def predictions(self, tokens: int) -> int:
-        """Words predicted in a pass over a corpus of so many tokens."""
-        return tokens
+    def predictions(self, batches: Batches) -> int:
+        """What is predicted in a pass over the training corpora."""
+        return batches.target_tokens
 
-    def scores(self, model: Model, corpus: CorpusConfig, depth: str) -> dict[str, float]:
+    def scores(self, model: Model, corpus: CorpusConfig, store: Store, depth: str) -> dict[str, float]:
         """What a validation says besides the loss."""
         from anydepth.evaluation.metrics import score
         from anydepth.run import Run

@@ -1,6 +1,6 @@
 """From a recipe's corpora to a stream of batches that knows its place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,19 +12,25 @@ import torch
 from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import prefetch, stream
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair, build
-from anydepth.encoder_models import AnyBatch, Model
+from anydepth.encoder_models import AnyBatch, EncoderModel, Model
 from anydepth.errors import UserError
-from anydepth.tasks import AnyTask, task_of
+from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
+from anydepth.models import Translator
+from anydepth.tasks import AnyTask, Classification, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
 
 if TYPE_CHECKING:
     from anydepth.config import Config
+
+BODY = ("source.", "encoder.", "norm.")
+"""What models for different tasks have in common."""
 
 
 @dataclass
@@ -92,16 +98,52 @@ def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingD
         rank=ranks.rank,
         world=ranks.world,
     )
-    return TrainingData(tokenizers, batches, dev, batching, ranks.device, task_of(config)(config, tokenizers))
+    task = task_of(config)(config, tokenizers)
+    if isinstance(task, Classification):
+        first_does(ranks, lambda: task.learn_depths(train, out))
+        task.take_depths(out, str(ranks.device))
+    return TrainingData(tokenizers, batches, dev, batching, ranks.device, task)
 
 
 def take_weights(model: Model, start: str) -> None:
-    """Begins with the weights of another run."""
+    """Begins with the weights of another run, or of BERT; a model for another task keeps its new head."""
     file = Path(start) / "model.safetensors"
     try:
-        load_weights(model, load_file(file))
+        if is_bert(Path(start)):
+            if isinstance(model, Translator):
+                raise UserError("BERT has no decoder: it can start a masked-lm or a classifier")
+            tensors = with_new_head(model, bert_weights(Path(start), model))
+        else:
+            tensors = load_file(file)
+            if isinstance(model, EncoderModel) and kind_of_run(start) != model.config.type:
+                body = {name: tensor for name, tensor in tensors.items() if name.startswith(BODY)}
+                tensors = with_new_head(model, body)
+        load_weights(model, tensors)
     except (UserError, OSError, SafetensorError) as error:
         raise UserError(f"training.start_from: {file}: {error}") from None
+
+
+def with_new_head(model: EncoderModel, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All of a model's weights, those of the given ones that it has replaced; words, positions and layers are."""
+    own = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    body = {name for name in own if name.startswith(BODY)}
+    if missing := body - given.keys():
+        raise UserError(f"{min(missing)} is missing")
+    return own | {name: tensor for name, tensor in given.items() if name in own}
+
+
+def kind_of_run(folder: str) -> str:
+    from anydepth.config import load
+
+    return load(Path(folder) / "config.toml").model.type
+
+
+def start_tokenizers(start: str) -> TokenizerPair:
+    """Those of the run, or of the BERT, that a training starts from."""
+    if not is_bert(Path(start)):
+        return TokenizerPair.load(start)
+    tokenizer = bert_tokenizer(Path(start))
+    return TokenizerPair(tokenizer, tokenizer)
 
 
 def check_positions(config: "Config", batching: BatchingConfig) -> None:
@@ -122,12 +164,7 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
 
     console = Console(stderr=True, quiet=quiet)
     if not any((out / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
-        start = config.training.start_from
-        if start and not (Path(start) / "model.safetensors").is_file():
-            raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
-        say = partial(console.print, highlight=False)
-        further = task_of(config).further_tokens
-        save_whole(TokenizerPair.load(start) if start else build(config.tokenizer, config.data, say, further), out)
+        make_tokenizers(config, out, partial(console.print, highlight=False))
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
@@ -144,6 +181,15 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
                 if store.cut:
                     limit = f"data.max_source = {config.data.max_source}"
                     console.print(f"{split}: cut {store.cut} sources to {limit} tokens", highlight=False)
+
+
+def make_tokenizers(config: "Config", out: Path, say: Callable[[str], None]) -> None:
+    """Those of the run to start from, or new ones."""
+    start = config.training.start_from
+    if start and not (Path(start) / "model.safetensors").is_file():
+        raise UserError(f"training.start_from: {start} is not a trained run: it has no model.safetensors")
+    further = task_of(config).further_tokens
+    save_whole(start_tokenizers(start) if start else build(config.tokenizer, config.data, say, further), out)
 
 
 def save_whole(tokenizers: TokenizerPair, out: Path) -> None:

@@ -18,6 +18,7 @@ from anydepth.data.corpora import files_of
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
+from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False) -> Path:
     """Trains what the configuration describes into the folder `out`."""
     settings, ranks = config.training, join(config.training.device)
+    config = with_labels(config)
     first_does(ranks, lambda: open_run(config, out, resume))
     data = prepare(config, out, ranks, quiet)
     torch.manual_seed(mixed(config.seed, 0))
@@ -46,7 +48,7 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
             run.restore()
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
-        predictions = data.task.predictions(data.batches.target_tokens)
+        predictions = data.task.predictions(data.batches)
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
@@ -99,7 +101,8 @@ class Training:
     def __post_init__(self) -> None:
         self.settings = self.config.training
         self.notes = {"tokenizer": self.data.tokenizers.hash}
-        self.window = Window(explosion=4 * math.log(self.model.output.num_embeddings))
+        guesses = max(1000, self.model.output.num_embeddings)  # a few labels: one batch may be all wrong
+        self.window = Window(explosion=4 * math.log(guesses))
         self.checkpoints = self.out / "checkpoints"
         self.finished_mark = self.checkpoints / "finished"
         self.saved_step = self.finished_step = 0

@@ -12,7 +12,8 @@ class TrainingConfig:
     """How long, how often and on what."""
 
     start_from: str = ""
-    """Run whose weights and tokenizers to start from, for example a plain model to make flexible; empty means none."""
+    """Run whose weights and tokenizers to start from, for example a plain model to make flexible, or the folder of a
+    BERT from Hugging Face; a model for another task starts with a new head. Empty means none."""
     steps: int = 10_000
     """Updates of the weights."""
     seconds: float = 0.0

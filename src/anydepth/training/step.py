@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from anydepth.data.masking import MaskedBatch
-from anydepth.encoder_models import AnyBatch, MaskedLM, Model
+from anydepth.data.collate import Batch
+from anydepth.data.labelled_batch import LabelledBatch
+from anydepth.encoder_models import AnyBatch, Classifier, EncoderModel, Model
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm
 from anydepth.nn.stack import Stack
 from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
+from anydepth.objectives.halting import HaltingObjectiveConfig, halting
 from anydepth.objectives.latent import LatentObjectiveConfig, Term, latent_stacks
 from anydepth.objectives.latent_fairseq import FairseqLatentConfig
 from anydepth.objectives.single import single
@@ -110,13 +112,19 @@ class Step:
         smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
-                if isinstance(batch, MaskedBatch):
-                    assert isinstance(self.model, MaskedLM)
+                if isinstance(self.model, EncoderModel):
+                    assert not isinstance(batch, Batch)
                     return encoder_exits(self.model, batch, tasks, smoothing, self.kernel)
                 assert isinstance(self.model, Translator)
+                assert isinstance(batch, Batch)
                 return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
             ((plans, weight),) = tasks
-            total, nll = single(self.model, batch, plans, smoothing, self.kernel)
+            if isinstance(objective, HaltingObjectiveConfig):
+                assert isinstance(self.model, Classifier)
+                assert isinstance(batch, LabelledBatch)
+                total, nll = halting(self.model, batch, objective, smoothing, self.kernel)
+            else:
+                total, nll = single(self.model, batch, plans, smoothing, self.kernel)
         (weight * total).backward()
         return Loss(total.detach(), nll)
 

@@ -30,7 +30,7 @@ def validate(config: "Config", model: Model, data: TrainingData, device: torch.d
             line: dict[str, Any] = {"depth": depth, "loss": found.nll, "perplexity": found.perplexity}
             if store.key:
                 line["language"] = store.key
-            lines.append(line | data.task.scores(model, corpus, depth))
+            lines.append(line | data.task.scores(model, corpus, store, depth))
     model.train()
     return lines
 

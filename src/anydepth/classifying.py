@@ -1,0 +1,102 @@
+"""Texts to labels with a trained run: `anydepth.load(folder).classify(texts)`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anydepth.choosing.confidence import Rule
+from anydepth.data.collate import collate_sources
+from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
+from anydepth.depth.perword import PerWord
+from anydepth.estimating.sources import DepthSource, source_of
+from anydepth.evaluation.accuracy import answer
+from anydepth.nn.perword import lay_out
+from anydepth.run import Progress, Run, batches
+
+TOKENS = 8192
+"""Classified together at most, padding included."""
+MANY = 1 << 20
+ADAPTIVE = "adaptive"
+"""In the place of a depth."""
+
+
+class Labelling(NamedTuple):
+    """What a classifier says about a text."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+    """Of all labels."""
+    words: list[tuple[str, int]]
+    """The pieces of the text and their depths, where these differ."""
+
+
+@torch.no_grad()
+def classify(
+    run: Run,
+    texts: Sequence[str],
+    depth: str | None = None,
+    batch: int = 0,
+    leave: str = "0.9",
+    progress: Progress | None = None,
+) -> list[Labelling]:
+    """The labels of texts. An over-long text is cut if the run was trained so, and refused otherwise."""
+    model, rule = run.classifier, None
+    if depth == ADAPTIVE:  # words with depths of their own are so in any case
+        rule, depth = None if isinstance(model.encoder_depth, PerWord) else Rule.parse(leave), None
+    plans = run.plan(depth)
+    ids, source = encoded(run, texts), depth_source(run)
+    results: list[Labelling | None] = [None] * len(texts)
+    done, names = 0, model.config.labels
+    for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
+        given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
+        found = answer(model, given.to(run.device), plans, rule)
+        rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
+        for number, row, words in zip(numbers, rows, read):
+            best = max(range(len(row)), key=row.__getitem__)
+            results[number] = Labelling(names[best], row[best], dict(zip(names, row)), words)
+        done += len(numbers)
+        if progress:
+            progress(done, len(texts))
+    return [found for found in results if found is not None]
+
+
+def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids, with what stands in front and behind."""
+    ids = run.sources(texts, run.key)
+    if run.config.data.max_source:
+        ids = [one[: run.config.data.max_source] for one in ids]
+    run.check_lengths(ids, "line")
+    return [run.ended(one) for one in ids]
+
+
+def depth_source(run: Run) -> DepthSource | None:
+    return source_of(run.config, run.tokenizers.source, run.folder, str(run.device)) if run.folder else None
+
+
+def words_of(run: Run, ids: Sequence[Sequence[int]], depths: Tensor | None) -> list[list[tuple[str, int]]]:
+    """Of each text, its pieces and their depths; nothing where these are all alike."""
+    if depths is None:
+        return [[] for _ in ids]
+    names, left = run.tokenizers.source.tokens, iter(depths.tolist())
+    return [[(names[number], next(left)) for number in one] for one in ids]
+
+
+def labelled(ids: Sequence[Sequence[int]], pad: int, key: str, source: DepthSource | None = None) -> LabelledBatch:
+    """A batch whose labels nobody knows, with the depths of its words if there is a source of them."""
+    rows, words = collate_sources(ids, pad), None
+    if source is not None:
+        lengths = np.array([len(one) for one in ids])
+        words = lay_out(source.of(np.concatenate([np.array(one) for one in ids]), lengths), lengths, rows.shape[1])
+    return LabelledBatch(
+        source=rows,
+        target_out=torch.full((len(ids),), NO_LABEL),
+        packing=None,
+        key=key,
+        tokens=sum(map(len, ids)),
+        sentences=len(ids),
+        words=words,
+    )

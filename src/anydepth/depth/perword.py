@@ -1,0 +1,107 @@
+"""Depth per word (depth-adaptive Transformers, Liu et al. 2020): word t runs the first d(t) layers and is then copied.
+
+The depths are estimated before the first layer runs (`estimating/`) and travel beside the plan, with the batch;
+`nn/perword.py` computes the words that still run.
+"""
+
+from typing import ClassVar, Literal
+
+from anydepth.config_class import config
+from anydepth.depth.policy import Alone, Depth
+from anydepth.plan import Plan
+
+
+@config
+class MutualInformationConfig:
+    """Words that tell much about the label get few layers (depth-adaptive Eq. 2 and 3); from the training texts."""
+
+    type: Literal["mutual-information"] = "mutual-information"
+    smoothing: float = 0.1
+    """Added to every count."""
+    unit: Literal["pieces", "words"] = "pieces"
+    """What has a depth: each of the tokenizer's pieces, or whole words, whose pieces then share it."""
+
+    def __post_init__(self) -> None:
+        if not self.smoothing > 0:
+            raise ValueError("smoothing must be above 0")
+
+
+@config
+class ReconstructionConfig:
+    """Words that are easy to guess get few layers: the n with the least loss_n + penalty · n (depth-adaptive Eq. 4)."""
+
+    type: Literal["reconstruction"] = "reconstruction"
+    model: str
+    """Run of a masked language model with an exit at every layer, as many layers and the same tokenizer."""
+    penalty: float = 0.1
+    """λ, in nats a layer."""
+    every: int = 0
+    """Words hidden at once: one in so many; 0 hides them one at a time, which takes as many passes as a text has
+    words."""
+
+    def __post_init__(self) -> None:
+        if self.penalty < 0:
+            raise ValueError("penalty must not be negative")
+        if self.every < 0:
+            raise ValueError("every must not be negative")
+
+
+@config
+class ConstantConfig:
+    """All words get as many layers: what every estimate has to beat."""
+
+    type: Literal["constant"] = "constant"
+    depth: int
+    """Layers of every word."""
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+
+
+@config
+class HaltingConfig:
+    """A unit on the state after the first layer chooses each word's depth; it is trained by the `halting` objective."""
+
+    type: Literal["halting"] = "halting"
+
+
+EstimateConfig = MutualInformationConfig | ReconstructionConfig | ConstantConfig | HaltingConfig
+
+
+@config
+class PerWordConfig:
+    """The first d layers, with a d for every word. For classifiers."""
+
+    type: Literal["per-word"] = "per-word"
+    gated: ClassVar[bool] = False
+    estimate: EstimateConfig = MutualInformationConfig()
+    """Where the depths come from."""
+    special: Literal["deepest", "all"] = "deepest"
+    """Depth of the tokens that begin and end a text: that of its deepest word, or all layers."""
+    stopped: Literal["refresh", "keep"] = "refresh"
+    """Keys and values of a word that has stopped: made of its last state by every later layer (the paper), or those of
+    the last layer it ran, which costs nothing."""
+
+    @property
+    def constant(self) -> int | None:
+        """The depth of all words, where they have one."""
+        return self.estimate.depth if isinstance(self.estimate, ConstantConfig) else None
+
+    def build(self, layers: int) -> "PerWord":
+        return PerWord(layers, self)
+
+
+class PerWord(Depth):
+    def __init__(self, layers: int, config: PerWordConfig) -> None:
+        super().__init__()
+        self.layers, self.config = layers, config
+        self.refresh = config.stopped == "refresh"
+        self.halting = isinstance(config.estimate, HaltingConfig)
+
+    def plans(self, key: str = "") -> dict[int, Plan]:
+        return {self.layers: Plan(tuple(range(self.layers)))}
+
+    def alone(self, plan: Plan, key: str = "") -> Alone:
+        """Words keep their depths."""
+        return Alone(self.config, plan.layers, {})

@@ -1,0 +1,188 @@
+"""`anydepth depths`: estimates depths of words, writes them down and draws them."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from anydepth.config import Config
+from anydepth.config import load as load_config
+from anydepth.data.corpora import CorpusConfig, Skips, Split, read_rows
+from anydepth.data.store import tokenize_all
+from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tokens_in_front
+from anydepth.depth.perword import MutualInformationConfig, ReconstructionConfig
+from anydepth.encoder_models import ClassifierConfig
+from anydepth.errors import UserError
+from anydepth.estimating.mutual_information import WordDepths
+from anydepth.estimating.pictures import draw, some_of
+from anydepth.estimating.pieces import Pieces, with_special
+from anydepth.estimating.reconstruction import Agreement, agreement, depths_of
+from anydepth.estimating.sources import Guessing, per_word, word_depths
+from anydepth.run import load as load_run
+from anydepth.training.checkpoint import write_text
+
+Array = np.ndarray
+
+PENALTIES = (0.0, 0.05, 0.1, 0.15, 0.2)
+"""Of depth-adaptive Table 4."""
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What was written, and what it comes to."""
+
+    file: Path
+    picture: Path
+    words: int
+    mean_depth: float
+    """Over the words of all texts, special tokens not counted."""
+    counts: list[int]
+    """Words of all texts with each depth, from 1 on."""
+    by_penalty: dict[float, float]
+    """The mean depth for other λ; empty for mutual information."""
+    agreement: Agreement | None
+    """With words hidden one at a time, if that was asked for."""
+
+
+def estimate_information(path: Path, out: Path, settings: tuple[str, ...] = (), text: str = "") -> Estimated:
+    """By mutual information, from the training texts of a recipe or a run."""
+    config, folder = config_of(path, settings)
+    chosen = per_word(config)
+    asked = chosen.estimate if chosen else MutualInformationConfig()
+    if not isinstance(config.model, ClassifierConfig):
+        raise UserError(f"{path} is a {config.model.type}: mutual information needs a classifier's labels")
+    if not isinstance(asked, MutualInformationConfig):
+        asked = MutualInformationConfig()
+    with TemporaryDirectory() as scratch:
+        tokenizer = tokenizer_of(config, folder or Path(scratch))
+        stores = tokenize_all(config.data, "train", TokenizerPair(tokenizer, tokenizer), Path(scratch) / "data")
+        found = word_depths(asked, config.model.encoder.layers, stores, tokenizer, out)
+        texts = [store.source(np.arange(len(store))) for store in stores]
+    ids, lengths = (np.concatenate(parts) for parts in zip(*texts))
+    pieces = Pieces(tokenizer)
+    depths = found.of(ids, lengths, pieces)
+    counts = counted(depths[~pieces.special[ids]], found.layers)
+    words = [(pieces.name(word), value, found.depths[word]) for word, value in found.information.items()]
+    words.sort(key=lambda item: -item[1])
+    shown = of_text(text, config, tokenizer, pieces, found) if text else []
+    picture = out.with_suffix(".png")
+    draw(picture, some_of(words), "mutual information", counts, shown)
+    return Estimated(out, picture, len(found.depths), mean_of(counts), counts.tolist(), {}, None)
+
+
+def of_text(
+    text: str, config: Config, tokenizer: Tokenizer, pieces: Pieces, found: WordDepths
+) -> list[tuple[str, int]]:
+    ids = np.array(encoded([text], config, tokenizer)[0])
+    lengths = np.array([len(ids)])
+    depths = with_special(found.of(ids, lengths, pieces), ids, lengths, pieces, found.layers, deepest=True)
+    return [(pieces.names[number], int(depth)) for number, depth in zip(ids, depths)]
+
+
+def estimate_reconstruction(
+    path: Path,
+    out: Path,
+    model: Path | None = None,
+    settings: tuple[str, ...] = (),
+    text: str = "",
+    penalty: float = 0.1,
+    every: int = 0,
+    texts: int = 0,
+    compare: bool = False,
+    device: str = "auto",
+) -> Estimated:
+    """By the losses of a masked language model, for the test texts of a recipe or a run; that model may be the run."""
+    config, _ = config_of(path, settings)
+    if model is None and isinstance(config.model, ClassifierConfig):
+        chosen = per_word(config)
+        if chosen is None or not isinstance(chosen.estimate, ReconstructionConfig):
+            raise UserError("--model: which masked language model guesses the words?")
+        model = Path(chosen.estimate.model)
+    run = load_run(model or path, device)
+    asked = ReconstructionConfig(model=str(model or path), penalty=penalty, every=every)
+    guessing, tokenizer = Guessing(run, asked), run.tokenizers.source
+    pieces, rows = Pieces(tokenizer), list(islice(sentences(config), texts or None))
+    if not rows:
+        raise UserError(f"{path}: its recipe names no test texts")
+    ids, lengths = flat(encoded([text, *rows] if text else rows, config, tokenizer))
+    losses = guessing.losses(ids, lengths, pieces)
+    depths, layers = depths_of(losses, penalty), losses.shape[1]
+    real = ~pieces.special[ids]
+    whole = with_special(depths, ids, lengths, pieces, layers, deepest=True)
+    write_text("".join(jsonl(ids, lengths, whole, pieces)), out)
+    alike = None
+    if compare:
+        exact = Guessing(run, ReconstructionConfig(model=str(model or path), penalty=penalty))
+        alike = agreement(depths_of(exact.losses(ids, lengths, pieces), penalty)[real], depths[real])
+    counts, picture = counted(depths[real], layers), out.with_suffix(".png")
+    named = [(pieces.names[number], int(depth)) for number, depth in zip(ids[: lengths[0]], whole)] if text else []
+    draw(picture, by_word(ids[real], losses[real].min(1), depths[real], pieces), "least loss, nats", counts, named)
+    means = {value: float(depths_of(losses[real], value).mean()) for value in PENALTIES}
+    return Estimated(out, picture, int(real.sum()), mean_of(counts), counts.tolist(), means, alike)
+
+
+def config_of(path: Path, settings: tuple[str, ...]) -> tuple[Config, Path | None]:
+    """The settings of a recipe, or those of a run with its folder."""
+    if path.is_dir():
+        if not (path / "config.toml").is_file():
+            raise UserError(f"{path}: not a run, it has no config.toml; expected a run's folder or a recipe.toml")
+        return load_config(path / "config.toml", settings), path
+    return load_config(path, settings), None
+
+
+def tokenizer_of(config: Config, folder: Path) -> Tokenizer:
+    """That of a run, or the one that a training of the recipe would make, made in this folder."""
+    from anydepth.training.data import make_tokenizers
+
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
+        make_tokenizers(config, folder, lambda text: None)
+    return TokenizerPair.load(folder).source
+
+
+def sentences(config: Config) -> list[str]:
+    """The test texts, or those for validation or training where there are none."""
+    corpora: tuple[CorpusConfig, ...] = config.data.test or config.data.dev or config.data.train
+    split: Split = "test" if config.data.test else "dev" if config.data.dev else "train"
+    return [row.source for corpus in corpora for row in read_rows(corpus, split, Skips())]
+
+
+def encoded(texts: list[str], config: Config, tokenizer: Tokenizer) -> list[list[int]]:
+    """As the model reads them; what is over-long is cut."""
+    first = tokens_in_front(config.data, tokenizer, "")
+    longest = config.data.max_source or config.data.max_length
+    return [[*[*first, *ids][:longest], tokenizer.eos] for ids in tokenizer.encode(texts)]
+
+
+def flat(sequences: list[list[int]]) -> tuple[Array, Array]:
+    return np.concatenate([np.array(ids) for ids in sequences]), np.array([len(ids) for ids in sequences])
+
+
+def jsonl(ids: Array, lengths: Array, depths: Array, pieces: Pieces) -> list[str]:
+    """A line for each text."""
+    ends = np.cumsum(lengths)[:-1]
+    return [
+        json.dumps({"words": [pieces.names[n] for n in text], "depths": mine.tolist()}, ensure_ascii=False) + "\n"
+        for text, mine in zip(np.split(ids, ends), np.split(depths, ends))
+    ]
+
+
+def by_word(ids: Array, losses: Array, depths: Array, pieces: Pieces) -> list[tuple[str, float, float]]:
+    """The means of the most frequent pieces, the easiest first."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place, number in enumerate(ids.tolist()):
+        groups[number].append(place)
+    frequent = sorted(groups, key=lambda number: (-len(groups[number]), number))[:40]
+    means = [(pieces.names[n], float(losses[groups[n]].mean()), float(depths[groups[n]].mean())) for n in frequent]
+    return sorted(means, key=lambda item: item[1])
+
+
+def counted(depths: Array, layers: int) -> Array:
+    return np.bincount(depths, minlength=layers + 1)[1:]
+
+
+def mean_of(counts: Array) -> float:
+    return float((np.arange(1, len(counts) + 1) * counts).sum() / max(1, counts.sum()))

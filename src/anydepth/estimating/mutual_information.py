@@ -1,0 +1,156 @@
+"""Depths from mutual information (depth-adaptive Eq. 2 and 3): a word that tells much about the label needs few layers.
+
+    MI(x) = Σ_y Σ_{i_x, i_y ∈ {0, 1}} P(i_x, i_y) log(P(i_x, i_y) / (P(i_x) P(i_y)))        s(x) = −log MI(x)
+
+i_x says whether x occurs in a text, i_y whether the text has label y; training texts alone are counted. s is cut into
+as many bins of equal width as there are layers, from the smallest to the largest s of a word that occurs; the depth is
+the bin, counted from 1. Words that never occurred get all layers.
+
+The paper smooths by 0.1 "to avoid zero division" without saying what. Every probability is smoothed by itself here,
+(count + 0.1) / (texts + 0.1): MI is then above 0 for all words. (Adding 0.1 to the four joint counts leaves words with
+MI = 0 exactly, whose s is infinite.)
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anydepth.errors import UserError
+from anydepth.estimating.pieces import Pieces
+from anydepth.training.checkpoint import write_text
+
+Array = np.ndarray
+Word = tuple[int, ...]
+
+FLOOR = 1e-12
+"""Smoothed numbers are no distribution: MI is not proven to be positive."""
+HEADING = "word\tpieces\ttexts\tmutual_information\tdepth"
+
+
+@dataclass(frozen=True)
+class WordDepths:
+    """A depth for every word that occurred in training."""
+
+    layers: int
+    whole_words: bool
+    """Whether words, not their pieces, have depths."""
+    texts: dict[Word, int]
+    """Training texts that each occurs in."""
+    information: dict[Word, float]
+    depths: dict[Word, int]
+
+    def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        """The depth of every piece of some texts; words that are not known get all layers."""
+        if not self.whole_words:
+            table = np.full(len(pieces.names), self.layers, dtype=np.uint8)
+            for (number,), depth in self.depths.items():
+                table[number] = depth
+            return table[ids]
+        numbers = pieces.words(ids, lengths)
+        found = [self.depths.get(word, self.layers) for word in words_of(ids, numbers)]
+        return np.array(found, dtype=np.uint8)[numbers]
+
+    def write(self, file: Path, pieces: Pieces) -> None:
+        """A line for each word, those that tell most first."""
+        kind = "words" if self.whole_words else "pieces"
+        lines = [f"# {self.layers} layers, {kind}", HEADING]
+        for word, value in sorted(self.information.items(), key=lambda item: (-item[1], item[0])):
+            numbers = " ".join(map(str, word))
+            lines.append(f"{pieces.name(word)}\t{numbers}\t{self.texts[word]}\t{value:.9g}\t{self.depths[word]}")
+        write_text("\n".join(lines) + "\n", file)
+
+    @classmethod
+    def read(cls, file: Path) -> "WordDepths":
+        try:
+            first, heading, *lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            layers, kind = first.removeprefix("# ").split(" layers, ")
+            rows = [line.split("\t") for line in lines]
+            words = [tuple(map(int, row[1].split())) for row in rows]
+            if heading != HEADING:
+                raise ValueError(f"the second line should be {HEADING!r}")
+            return cls(
+                int(layers),
+                kind == "words",
+                {word: int(row[2]) for word, row in zip(words, rows)},
+                {word: float(row[3]) for word, row in zip(words, rows)},
+                {word: int(row[4]) for word, row in zip(words, rows)},
+            )
+        except FileNotFoundError:
+            raise UserError(f"{file}: no such file; training makes it, and `anydepth depths`") from None
+        except (ValueError, IndexError) as error:
+            raise UserError(f"{file}: not a list of depths: {error}") from None
+
+
+def words_of(ids: Array, numbers: Array) -> list[Word]:
+    """The pieces of each word."""
+    ends = np.flatnonzero(np.diff(numbers)) + 1
+    return [tuple(part.tolist()) for part in np.split(ids, ends)]
+
+
+def estimate(
+    ids: Array, lengths: Array, labels: Array, pieces: Pieces, layers: int, smoothing: float, whole_words: bool
+) -> WordDepths:
+    """From training texts: their pieces one after the other, the length and the label of each text."""
+    texts = np.repeat(np.arange(len(lengths)), lengths)
+    if whole_words:
+        numbers = pieces.words(ids, lengths)
+        first = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1])
+        index: dict[Word, int] = {}
+        things = np.array([index.setdefault(word, len(index)) for word in words_of(ids, numbers)])
+        texts, special, vocabulary = texts[first], pieces.special[ids[first]], list(index)
+    else:
+        things, special, vocabulary = (
+            ids.astype(np.int64),
+            pieces.special[ids],
+            [(n,) for n in range(len(pieces.names))],
+        )
+    counts = presence(things[~special], texts[~special], labels, len(vocabulary))
+    seen = np.flatnonzero(counts.sum(1))
+    if not len(seen):
+        raise UserError("data.train: no word to estimate a depth for")
+    information = mutual_information(counts[seen], np.bincount(labels, minlength=counts.shape[1]), smoothing)
+    depths = bins(-np.log(information), layers)
+    known = [vocabulary[number] for number in seen]
+    return WordDepths(
+        layers,
+        whole_words,
+        dict(zip(known, counts[seen].sum(1).tolist())),
+        dict(zip(known, information.tolist())),
+        dict(zip(known, depths.tolist())),
+    )
+
+
+def presence(things: Array, texts: Array, labels: Array, size: int) -> Array:
+    """(size, labels) texts of each label in which each thing occurs."""
+    count = int(labels.max()) + 1
+    once = np.unique(texts * size + things)
+    return np.bincount((once % size) * count + labels[once // size], minlength=size * count).reshape(size, count)
+
+
+def mutual_information(counts: Array, texts: Array, smoothing: float = 0.1) -> Array:
+    """(W,) of the (W, Y) texts in which each word occurs, and the (Y,) texts of each label."""
+    whole = texts.sum()
+    occurs = counts.sum(1, keepdims=True)
+
+    def probability(count: Array) -> Array:
+        return (count + smoothing) / (whole + smoothing)
+
+    total = np.zeros(counts.shape[0])
+    for word, label, joint in (
+        (occurs, texts, counts),
+        (occurs, whole - texts, occurs - counts),
+        (whole - occurs, texts, texts - counts),
+        (whole - occurs, whole - texts, whole - texts - occurs + counts),
+    ):
+        together = probability(joint)
+        total += (together * np.log(together / (probability(word) * probability(label)))).sum(1)
+    return np.maximum(total, FLOOR)
+
+
+def bins(values: Array, layers: int) -> Array:
+    """1 … layers: which of as many equal parts of their range each value is in."""
+    low, high = values.min(), values.max()
+    if high <= low:
+        return np.full(len(values), layers)
+    return np.minimum((layers * (values - low) / (high - low)).astype(np.int64) + 1, layers)

@@ -1,0 +1,173 @@
+"""Where the depths of a classifier's words come from: a list made in training, or a masked language model."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from anydepth.data.store import Store
+from anydepth.data.tokenizer import Tokenizer
+from anydepth.depth.perword import (
+    ConstantConfig,
+    HaltingConfig,
+    MutualInformationConfig,
+    PerWordConfig,
+    ReconstructionConfig,
+)
+from anydepth.errors import UserError
+from anydepth.estimating.mutual_information import WordDepths, estimate
+from anydepth.estimating.pieces import Pieces, with_special
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+    from anydepth.run import Run
+
+Array = np.ndarray
+
+FILE = "depths.tsv"
+"""In the folder of a run."""
+LOSSES = "losses"
+"""In the folder of a masked language model: what it has been asked before."""
+
+
+class Estimator(Protocol):
+    def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        """The depths of the pieces of some texts."""
+
+
+class DepthSource:
+    """Texts → the depths of their words."""
+
+    def __init__(self, settings: PerWordConfig, layers: int, tokenizer: Tokenizer, estimator: Estimator) -> None:
+        self.settings, self.layers, self.estimator = settings, layers, estimator
+        self.pieces = Pieces(tokenizer)
+        self.known: dict[Path, tuple[Array, Array]] = {}
+
+    def of(self, ids: Array, lengths: Array) -> Array:
+        """(N,) of texts of these lengths, one after the other."""
+        depths = self.estimator.of(ids, lengths, self.pieces)
+        deepest = self.settings.special == "deepest"
+        return with_special(depths, ids, lengths, self.pieces, self.layers, deepest)
+
+    def of_texts(self, store: Store, texts: Array) -> Array:
+        """Of some texts of a corpus, all of which are estimated the first time."""
+        if store.folder not in self.known:
+            ids, lengths = store.source(np.arange(len(store)))
+            self.known[store.folder] = self.of(ids, lengths), np.cumsum(lengths, dtype=np.int64) - lengths
+        depths, offsets = self.known[store.folder]
+        lengths = store.source_lengths[texts]
+        shifts = offsets[texts] - (np.cumsum(lengths) - lengths)
+        return depths[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
+
+
+@dataclass(frozen=True)
+class Constant:
+    depth: int
+
+    def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        return np.full(len(ids), self.depth, dtype=np.uint8)
+
+
+class Guessing:
+    """Depths from a masked language model. What it answers is kept beside it, so that no text is asked about twice,
+    whatever the penalty."""
+
+    def __init__(self, run: "Run", settings: ReconstructionConfig) -> None:
+        from anydepth.encoder_models import MaskedLM
+
+        if not isinstance(run.model, MaskedLM):
+            raise UserError(f"{run.folder} is a {run.config.model.type}: expected a masked-lm")
+        self.run, self.model, self.settings = run, run.model, settings
+
+    def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        from anydepth.estimating.reconstruction import depths_of
+
+        return depths_of(self.losses(ids, lengths, pieces), self.settings.penalty)
+
+    def losses(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        from anydepth.estimating.reconstruction import Reconstruction
+
+        asked = hashlib.sha256(f"{self.run.weights_hash} {self.settings.every} ".encode())
+        asked.update(ids.astype(np.int32).tobytes())
+        asked.update(lengths.astype(np.int32).tobytes())
+        assert self.run.folder is not None
+        file = self.run.folder / LOSSES / f"{asked.hexdigest()[:16]}.npy"
+        if file.exists():
+            return np.load(file)
+        found = Reconstruction(self.model, pieces, self.run.tokenizers.source.mask, self.settings.every).losses(
+            ids, lengths
+        )
+        file.parent.mkdir(exist_ok=True)
+        part = file.with_name(f".part-{file.name}")
+        np.save(part, found)
+        part.replace(file)
+        return found
+
+
+def per_word(config: "Config") -> PerWordConfig | None:
+    """The settings of depth per word, where a model has it."""
+    depth = config.model.encoder.depth
+    return depth if isinstance(depth, PerWordConfig) else None
+
+
+def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str = "auto") -> DepthSource | None:
+    """Of a run in this folder; None where its words have no depths of their own, or the model decides itself."""
+    settings, layers = per_word(config), config.model.encoder.layers
+    if settings is None or isinstance(settings.estimate, HaltingConfig):
+        return None
+    estimator: Estimator
+    match settings.estimate:
+        case MutualInformationConfig():
+            estimator = WordDepths.read(folder / FILE)
+            if estimator.layers != layers:
+                raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; the model has {layers}")
+        case ConstantConfig(depth=depth):
+            estimator = Constant(depth)
+        case ReconstructionConfig():
+            estimator = guessing(settings.estimate, layers, tokenizer, device)
+    return DepthSource(settings, layers, tokenizer, estimator)
+
+
+def guessing(settings: ReconstructionConfig, layers: int, tokenizer: Tokenizer, device: str) -> Guessing:
+    from anydepth.run import load
+
+    run, name = load(settings.model, device), "model.encoder.depth.estimate.model"
+    if run.tokenizers.source.hash != tokenizer.hash:
+        raise UserError(f"{name}: {settings.model} has another tokenizer than this classifier")
+    if (there := len(run.plan().encoder)) != layers:
+        raise UserError(f"{name}: {settings.model} has {there} layers, this classifier {layers}")
+    return Guessing(run, settings)
+
+
+def write_word_depths(config: "Config", stores: list[Store], tokenizer: Tokenizer, file: Path) -> WordDepths | None:
+    """Estimates depths from training texts and their labels, where that is how a model gets them."""
+    settings = per_word(config)
+    if settings is None or not isinstance(settings.estimate, MutualInformationConfig):
+        return None
+    return word_depths(settings.estimate, config.model.encoder.layers, stores, tokenizer, file)
+
+
+def word_depths(
+    settings: MutualInformationConfig, layers: int, stores: list[Store], tokenizer: Tokenizer, file: Path
+) -> WordDepths:
+    """Depths by mutual information, written to a file."""
+    texts = [store.source(np.arange(len(store))) for store in stores]
+    names = sorted({name for store in stores for name in store.label_names})
+    labels = [
+        np.array([names.index(name) for name in store.label_names])[store.labels(np.arange(len(store)))]
+        for store in stores
+    ]
+    pieces = Pieces(tokenizer)
+    found = estimate(
+        np.concatenate([ids for ids, _ in texts]),
+        np.concatenate([lengths for _, lengths in texts]),
+        np.concatenate(labels),
+        pieces,
+        layers,
+        settings.smoothing,
+        settings.unit == "words",
+    )
+    found.write(file, pieces)
+    return found

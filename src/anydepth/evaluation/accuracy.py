@@ -1,0 +1,271 @@
+"""The depth grid of a classifier: accuracy and macro-F1 on a labelled test set at every depth.
+
+A depth is one number, so that cells have an `encoder` and no `decoder`. Every depth leaves its labels in
+`outputs/DEPTH.txt`, line by line with the right ones in `outputs/reference.txt`, in the order of the test set.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from anydepth.choosing.confidence import Rule, leave_early
+from anydepth.data.batching import BatchingConfig, Limits, one_pass
+from anydepth.data.corpora import CorpusConfig
+from anydepth.data.labelled_batch import LabelledBatch
+from anydepth.data.store import Store, tokenize
+from anydepth.depth.perword import PerWord
+from anydepth.encoder_models import Classifier
+from anydepth.evaluation.cells import Cell, depth_name
+from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.grid import Progress, machine
+from anydepth.evaluation.labels import accuracy, interval, macro_f1
+from anydepth.plan import Plans
+from anydepth.run import Run
+from anydepth.tasks.classification import Classification
+
+Array = np.ndarray
+TOKENS = 8192
+"""Of a batch, padding included, where nobody asks for a number of texts."""
+EXITS = "exits"
+"""Of a grid: cells of texts that leave early, beside the depths."""
+SAMPLES, SAMPLE_WORDS = 6, 80
+"""Texts of a grid that are shown word by word, and how much of them."""
+
+
+def evaluate_labels(
+    run: Run,
+    corpora: Sequence[CorpusConfig],
+    depths: Sequence[str],
+    *,
+    out: Path,
+    batch: int = 0,
+    exits: Sequence[Rule] = (),
+    notes: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure every depth on labelled text; returns what it leaves in `out/grid.json`. Depths measured before with the
+    same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good.
+    `exits` are ways of leaving early, measured at the deepest depth."""
+    task = Classification(run.config, run.tokenizers).take_depths(run.folder, str(run.device))
+    with TemporaryDirectory() as scratch:
+        stores = [
+            tokenize(corpus, "test", run.tokenizers, Path(scratch) / str(number), run.config.data)
+            for number, corpus in enumerate(corpora)
+        ]
+        settings = settings_of(run, stores, batch) | (notes or {})
+        asked = in_batches(task, stores, batch)
+    cells, left = measured_before(out / "grid.json", settings)
+    model = run.classifier
+    right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
+    write_labels(out / "outputs" / "reference.txt", right, model)
+    for done, depth in enumerate(dict.fromkeys(depths)):
+        if progress:
+            progress(done, len(depths), depth)
+        plans = run.plan(depth)
+        if plans.name not in cells:
+            labels, cells[plans.name] = measure(run, asked, plans)
+            write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
+    words = samples(run, asked) if isinstance(model.encoder_depth, PerWord) else []
+    for rule in exits:
+        _, left[rule.name] = measure(run, asked, run.plan(), rule)
+    grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"]), EXITS: list(left.values())}
+    grid |= {"samples": words} if words else {}
+    write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
+    return grid
+
+
+def measured_before(file: Path, settings: dict[str, Any]) -> tuple[dict[str, Cell], dict[str, Cell]]:
+    """Depths and early exits that need not be measured again."""
+    try:
+        grid = json.loads(file.read_text(encoding="utf-8"))
+        if all(grid[name] == value for name, value in settings.items()):
+            return {depth_name(cell): cell for cell in grid["cells"]}, {cell["exit"]: cell for cell in grid[EXITS]}
+    except (FileNotFoundError, ValueError, KeyError):
+        pass  # no earlier evaluation, or one we cannot build on
+    return {}, {}
+
+
+def settings_of(run: Run, stores: list[Store], batch: int) -> dict[str, Any]:
+    """How a grid is made: it is kept as long as this is the same."""
+    words, texts = hashlib.sha256(), sum(map(len, stores))
+    for store in stores:
+        every = np.arange(len(store))
+        words.update(store.source(every)[0].tobytes())
+        words.update("\n".join(store.label_names[number] for number in store.labels(every)).encode())
+    return {
+        "signatures": {"accuracy": f"texts:{texts}|interval:wilson-95|f1:macro|tok:{run.tokenizers.hash[:12]}"},
+        "device": str(run.device),
+        "machine": machine(str(run.device)),
+        "sentences": texts,
+        "batch": batch,
+        "labels": list(run.classifier.config.labels),
+        "test_set": words.hexdigest(),
+        "weights": run.weights_hash,
+    }
+
+
+def in_batches(task: Classification, stores: Sequence[Store], batch: int = 0) -> list[tuple[Array, LabelledBatch]]:
+    """All texts, those of similar length together, each batch with the places of its texts among all."""
+    found, before = [], 0
+    for store in stores:
+        config = BatchingConfig(tokens=max(TOKENS, store.longest_source), layout="padded", lengths=1)
+        limits = Limits.of([store], config)
+        order = np.argsort(store.source_lengths, kind="stable")
+        cuts = [order[start : start + batch] for start in range(0, len(order), batch)] if batch else None
+        for texts in cuts or one_pass(store, config, limits):
+            found.append((before + texts, task.held_out(store, texts, limits)))
+        before += len(store)
+    return found
+
+
+def in_place(each: Sequence[Tensor], places: Sequence[Array]) -> Array:
+    """One number a text, batch by batch, in the order of the test set."""
+    result = np.empty(sum(map(len, places)), dtype=np.int64)
+    for numbers, where in zip(each, places):
+        result[where] = numbers.cpu().numpy()
+    return result
+
+
+class Answer(NamedTuple):
+    """What a model says about a batch."""
+
+    logits: Tensor
+    depths: Tensor | None
+    """Of its words, where they differ."""
+
+
+@torch.no_grad()
+def run_batches(
+    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
+) -> list[Answer]:
+    device = model.output.weight.device
+    return [answer(model, batch.to(device), plans, rule) for batch in batches]
+
+
+def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
+    if rule is not None:
+        left = leave_early(model, batch, plans.encoder, rule)
+        return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
+    if isinstance(model.encoder_depth, PerWord):
+        pooled, words = model.read_words(batch, plans.encoder)
+        return Answer(model.logits(pooled), words.depths)
+    return Answer(model.logits(model(batch, plans)), None)
+
+
+def timed(
+    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
+) -> tuple[list[Answer], float]:
+    """The answers, and the seconds they took after one batch to warm up."""
+    run_batches(model, batches[:1], plans, rule)
+    start = time.perf_counter()
+    found = run_batches(model, batches, plans, rule)
+    if found[-1].logits.is_cuda:
+        torch.cuda.synchronize()
+    return found, time.perf_counter() - start
+
+
+def measure(
+    run: Run, asked: list[tuple[Array, LabelledBatch]], plans: Plans, rule: Rule | None = None
+) -> tuple[Array, Cell]:
+    """The labels found at a depth, and how good they are."""
+    places, batches = [where for where, _ in asked], [batch for _, batch in asked]
+    right = in_place([batch.target_out for batch in batches], places)
+    found, seconds = timed(run.classifier, batches, plans, rule)
+    labels = in_place([each.logits.argmax(-1) for each in found], places)
+    return labels, {
+        "encoder": len(plans.encoder),
+        **({"exit": rule.name} if rule else {}),
+        **depth_of_words(found, len(plans.encoder)),
+        "accuracy": accuracy(labels, right),
+        "interval": list(interval(labels, right)),
+        "macro_f1": macro_f1(labels, right),
+        "loss": mean_loss(found, batches),
+        "seconds": seconds,
+        "parameters": run.describe(plans.name)["parameters"],
+    }
+
+
+def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str, Any]]:
+    """A few texts, the first of the test set, with the depths of their words."""
+    model, names, shown = run.classifier, run.tokenizers.source.tokens, {}
+    for places, batch in asked:
+        if places.min() >= SAMPLES:
+            continue
+        ((logits, depths),) = run_batches(model, [batch], run.plan())
+        assert depths is not None
+        labels, lengths = logits.argmax(-1).tolist(), (batch.source != model.pad).sum(1).tolist()
+        for row, (place, mine) in enumerate(zip(places.tolist(), depths.cpu().split(lengths))):
+            pieces = [names[number] for number in batch.source[row, : lengths[row]].tolist()]
+            shown[place] = {
+                "words": list(zip(pieces, mine.tolist()))[:SAMPLE_WORDS],
+                "found": model.config.labels[labels[row]],
+                "right": model.config.labels[int(batch.target_out[row])],
+            }
+    return [shown[place] for place in sorted(shown)[:SAMPLES]]
+
+
+def predict(model: Classifier, task: Classification, stores: Sequence[Store], plans: Plans) -> tuple[Array, Array]:
+    """The labels found for all texts, and the right ones."""
+    batches = in_batches(task, stores)
+    places = [where for where, _ in batches]
+    found = run_batches(model, [batch for _, batch in batches], plans)
+    right = in_place([batch.target_out for _, batch in batches], places)
+    return in_place([each.logits.argmax(-1) for each in found], places), right
+
+
+def depth_of_words(found: Sequence[Answer], layers: int) -> dict[str, Any]:
+    """Of words with depths of their own: the mean, and how many have each depth from 1 on."""
+    words = [each.depths for each in found if each.depths is not None]
+    if not words:
+        return {}
+    counts = torch.bincount(torch.cat(words).long(), minlength=layers + 1)[1:].tolist()
+    mean = sum(depth * count for depth, count in enumerate(counts, start=1)) / sum(counts)
+    return {"mean_depth": mean, "depths": counts}
+
+
+def mean_loss(found: Sequence[Answer], batches: Sequence[LabelledBatch]) -> float:
+    losses = [
+        F.cross_entropy(each.logits.double().cpu(), batch.target_out, reduction="sum")
+        for each, batch in zip(found, batches)
+    ]
+    return float(sum(losses)) / sum(batch.sentences for batch in batches)
+
+
+def write_labels(file: Path, labels: Array, model: Classifier) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, "".join(f"{model.config.labels[label]}\n" for label in labels))
+
+
+def is_accuracy(grid: dict[str, Any]) -> bool:
+    """Whether a grid is a classifier's."""
+    return "accuracy" in grid["cells"][0]
+
+
+def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    words = any("mean_depth" in cell for cell in [*grid["cells"], *grid.get(EXITS, ())])
+    for heading in ("depth", *(("words",) if words else ()), "accuracy", "95 %", "F1", "seconds", "size"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cell in [*grid["cells"], *grid.get(EXITS, ())]:
+        low, high = cell["interval"]
+        mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
+        spread = f" ± {cell['deviation']:.2f}" if "deviation" in cell else ""
+        quality = (f"{cell['accuracy']:.2f}{spread}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
+        cost = (f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
+        table.add_row(cell.get("exit") or depth_name(cell), *mean, *quality, *cost)
+    table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels; macro-F1"
+    if words:
+        table.caption += "; words: their mean depth"
+    console.print(table)

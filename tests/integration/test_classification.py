@@ -1,0 +1,287 @@
+"""Classifiers from labelled text to a report, through interruptions and through the command line."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Cli
+from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
+
+from anydepth.chain import list_chain, run_chain
+from anydepth.config import Config, load
+from anydepth.evaluation.labels import accuracy
+from anydepth.run import load as load_run
+from anydepth.training.loop import train
+
+RECIPE = """
+seed = 3
+[data]
+train = [{ type = "labelled", path = "FOLDER/train.tsv" }]
+dev = [{ type = "labelled", path = "FOLDER/dev.tsv" }]
+test = [{ type = "labelled", path = "FOLDER/dev.tsv" }]
+workers = 1
+max_length = 20
+max_source = 20
+tags = "begin"
+[tokenizer]
+vocabulary = 360
+[batching]
+tokens = 256
+[model]
+type = "classifier"
+max_positions = 64
+layer = { width = 16, ffn = 32, heads = 2, dropout = 0.1 }
+encoder = { layers = 2, depth = { type = "prefix" } }
+[training]
+steps = 12
+device = "cpu"
+log_every = 1
+save_every = 3
+average = 2
+validate_every = 5
+label_smoothing = 0.0
+objective = { type = "exit-grid" }
+optimizer = { learning_rate = 1e-2, warmup = 4, clip = 1.0 }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whether the larger of the first and the last number is the first: words alone do not tell."""
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(1)
+    for name, size in (("train", 300), ("dev", 60)):
+        rows = [[draw.randrange(10) for _ in range(draw.randint(2, 5))] for _ in range(size)]
+        lines = [f"{'falls' if row[0] > row[-1] else 'rises'}\t{' '.join(NUMBERS[n] for n in row)}" for row in rows]
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "tiny.toml").write_text(RECIPE.replace("FOLDER", str(folder)))
+    return folder
+
+
+def config(folder: Path, *changes: str) -> Config:
+    return load(folder / "tiny.toml", changes)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_resume_ends_with_the_same_bits(folder: Path, tmp_path: Path, layout: str) -> None:
+    settings = config(folder, f"batching.layout={layout}")
+    finished = train(settings, tmp_path / "finished", quiet=True)
+    with when(10, "train", crash), pytest.raises(Crash):
+        train(settings, tmp_path / "killed", quiet=True)
+    train(settings, tmp_path / "killed", resume=True, quiet=True)
+    assert outcome(tmp_path / "killed") == outcome(finished)
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    longer = ("training.steps=200", "training.validate_every=200", "training.save_every=200", "training.average=1")
+    settings = config(folder, *longer, "training.validate_depths=['1', '2']", "training.log_every=50")
+    return train(settings, tmp_path_factory.mktemp("runs") / "run", quiet=True)
+
+
+def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Path, cli: Cli) -> None:
+    code, out, err = cli("evaluate", trained)
+    assert (code, err) == (0, "")
+    grid = json.loads((trained / "grid.json").read_text())
+    assert grid["labels"] == ["falls", "rises"]
+    assert load(trained / "config.toml").model.labels == ("falls", "rises")
+    valid = {line["depth"]: line for line in metrics(trained) if line["kind"] == "valid"}
+    right = [line.split("\t")[0] for line in (folder / "dev.tsv").read_text().splitlines()]
+    assert (trained / "outputs" / "reference.txt").read_text().split() == right
+    for cell in grid["cells"]:  # the test set is the dev set here
+        depth = str(cell["encoder"])
+        assert cell["loss"] == pytest.approx(valid[depth]["loss"], rel=1e-5)
+        assert cell["accuracy"] == valid[depth]["accuracy"]
+        found = (trained / "outputs" / f"{depth}.txt").read_text().split()
+        assert cell["accuracy"] == accuracy(np.array(found), np.array(right))
+        assert cell["interval"][0] < cell["accuracy"] < cell["interval"][1]
+        assert f"{cell['accuracy']:.2f}" in out
+        assert f"{cell['macro_f1']:.2f}" in (trained / "report.html").read_text()
+    guessing = 100 * max(right.count(label) for label in right) / len(right)
+    assert grid["cells"][1]["interval"][0] > guessing
+    code, out, _ = cli("evaluate", trained, "--data", folder / "train.tsv", "--batch", 7, "--out", tmp_path / "other")
+    assert code == 0
+    assert json.loads((tmp_path / "other" / "grid.json").read_text())["sentences"] == 300
+    code, out, err = cli("report", trained, tmp_path / "other", "--out", tmp_path / "both.html")
+    assert code == 0
+    assert "cannot be compared" in (tmp_path / "both.html").read_text()
+    code, _, err = cli("evaluate", trained, "--source", "x", "--reference", "y")
+    assert (code, "a classifier takes --data" in err) == (2, True)
+    code, out, _ = cli("describe", trained, "--json")
+    assert [plan["name"] for plan in json.loads(out)["plans"]] == ["1", "2"]
+
+
+def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    texts = ["nine two one", "one five nine", "ten", "six " * 40]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    code, out, _ = cli("classify", trained, tmp_path / "in.txt")
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert code == 0
+    assert [line[0] for line in lines[:2]] == ["falls", "rises"]
+    assert [line[2] for line in lines] == texts
+    run = load_run(trained)
+    alone = [run.classify([text])[0] for text in texts]
+    assert [found.label for found in alone] == [line[0] for line in lines]
+    code, out, _ = cli("classify", trained, tmp_path / "in.txt", "--depth", 1, "--json", "--batch", 2)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [sum(one["probabilities"].values()) for one in found] == pytest.approx([1.0] * 4)
+    assert found[0]["probability"] != pytest.approx(alone[0].probability, abs=1e-6)
+    code, _, err = cli("translate", trained, tmp_path / "in.txt")
+    assert (code, "it does not translate" in err) == (2, True)
+    code, _, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "7")
+    assert (code, "encoder depths 1, 2" in err) == (2, True)
+
+
+def test_a_label_that_was_not_trained_for_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "odd.tsv").write_text("stays\tone one\n")
+    code, _, err = cli("evaluate", trained, "--data", tmp_path / "odd.tsv", "--out", tmp_path / "out")
+    assert (code, "label 'stays' is not among those trained for: falls, rises" in err) == (2, True)
+
+
+def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "chain.toml").write_text(
+        f"""
+        recipe = "{folder}/tiny.toml"
+        stages = [
+            {{ type = "train", name = "runs", each = [{{ seed = [1, 2] }}], settings = ["seed=$seed"] }},
+            {{ type = "evaluate", name = "scores", of = ["runs"] }},
+            {{ type = "report", name = "page", of = ["runs"] }},
+        ]
+        """
+    )
+    run_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.steps=2"])
+    states = {
+        state for _, state in list_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.steps=2"])
+    }
+    assert states == {"done"}
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "runs_1" in page
+    assert "McNemar" in page
+
+
+# ---- depth per word
+
+
+@pytest.fixture(scope="module")
+def adaptive(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    return train(config(folder, *settings), tmp_path_factory.mktemp("runs") / "adaptive", quiet=True)
+
+
+def test_a_resume_with_depth_per_word_ends_with_the_same_bits(folder: Path, adaptive: Path, tmp_path: Path) -> None:
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    with when(10, "train", crash), pytest.raises(Crash):
+        train(config(folder, *settings), tmp_path / "killed", quiet=True)
+    train(config(folder, *settings), tmp_path / "killed", resume=True, quiet=True)
+    assert outcome(tmp_path / "killed") == outcome(adaptive)
+
+
+def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tmp_path: Path) -> None:
+    turned = {"falls": "rises", "rises": "falls"}
+    lines = [line.split("\t") for line in (folder / "dev.tsv").read_text().splitlines()]
+    (tmp_path / "dev.tsv").write_text("".join(f"{turned[label]}\t{text}\n" for label, text in lines))
+    other = f'[{{type="labelled", path="{tmp_path}/dev.tsv"}}]'
+    settings = ("model.encoder={layers=4, depth={type='per-word'}}", "training.objective={type='single'}")
+    changed = config(folder, *settings, f"data.dev={other}", f"data.test={other}", "training.steps=1")
+    run = train(changed, tmp_path / "run", quiet=True)
+    assert (run / "depths.tsv").read_bytes() == (adaptive / "depths.tsv").read_bytes()
+
+
+def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, err = cli("evaluate", adaptive)
+    assert (code, err) == (0, "")
+    (cell,) = json.loads((adaptive / "grid.json").read_text())["cells"]
+    assert 1 < cell["mean_depth"] < 4
+    assert sum(depth * count for depth, count in enumerate(cell["depths"], 1)) / sum(cell["depths"]) == pytest.approx(
+        cell["mean_depth"]
+    )
+    best = min(line["loss"] for line in metrics(adaptive) if line["kind"] in ("valid", "average"))
+    assert cell["loss"] == pytest.approx(best, rel=1e-5)
+    run = load_run(adaptive)
+    listed = [line.split("\t") for line in (adaptive / "depths.tsv").read_text().splitlines()[2:]]
+    known = {row[1]: int(row[4]) for row in listed}
+    (found,) = run.classify(["nine two one"])
+    pieces = run.tokenizers.source.encode(["nine two one"])[0]
+    assert [depth for _, depth in found.words[1:-1]] == [known.get(str(piece), 4) for piece in pieces]
+    assert found.words[0][1] == found.words[-1][1] == max(depth for _, depth in found.words[1:-1])
+
+
+def test_an_exported_model_keeps_its_depths(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    code, _, err = cli("export", adaptive, "--to", "anydepth", "--out", tmp_path / "exported")
+    assert code == 0, err
+    texts = ["nine two one", "one ten", "five"]
+    assert load_run(tmp_path / "exported").classify(texts) == load_run(adaptive).classify(texts)
+
+
+def test_the_command_writes_the_same_depths(folder: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    for path in (adaptive, folder / "tiny.toml"):
+        out = tmp_path / f"{path.name}.tsv"
+        layers = () if path == adaptive else ("--set", "model.encoder.layers=4")
+        code, printed, err = cli("depths", path, "--method", "mi", "--out", out, "--text", "one ten", *layers)
+        assert code == 0, err
+        assert out.read_bytes() == (adaptive / "depths.tsv").read_bytes()
+        assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    assert "layers on average" in printed
+
+
+def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    texts = f'[{{type="text", path="{folder}/train.tsv", column=1}}]'
+    stack = "{layers=2, depth={type='prefix'}}"
+    masked = (
+        f"model={{type='masked-lm', max_positions=64, layer={{width=16, ffn=32, heads=2}}, encoder={stack}}}",
+        f"data.train={texts}", "data.dev=[]", f"data.test={texts}",
+    )  # fmt: skip
+    guesser = train(config(folder, *masked), tmp_path / "guesser", quiet=True)
+    depth = f"{{type='per-word', estimate={{type='reconstruction', model='{guesser}', every=2, penalty=0.01}}}}"
+    settings = (f"model.encoder={{layers=2, depth={depth}}}", "training.objective={type='single'}")
+    run = train(
+        config(folder, *settings, f"training.start_from={guesser}", "training.steps=2"), tmp_path / "run", quiet=True
+    )
+    code, out, err = cli("evaluate", run)
+    assert code == 0, err
+    kept = set((guesser / "losses").iterdir())
+    assert len(kept) == 2  # of the training and of the dev texts, which are the test texts here
+    out = tmp_path / "depths.jsonl"
+    asked = ("--method", "reconstruction", "--every", 2, "--texts", 5, "--compare", "--json")
+    code, printed, err = cli("depths", run, "--out", out, *asked)
+    assert code == 0, err
+    found = json.loads(printed)
+    assert len(out.read_text().splitlines()) == 5
+    means = list(found["by_penalty"].values())
+    assert means == sorted(means, reverse=True)
+    assert 0 <= found["agreement"][0] <= 1
+    code, _, err = cli("depths", folder / "tiny.toml", "--method", "reconstruction", "--out", out)
+    assert (code, "--model" in err) == (2, True)
+
+
+def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    code, out, err = cli("evaluate", trained, "--exits", "0.7,patience 1", "--depths", "2")
+    assert code == 0, err
+    grid = json.loads((trained / "grid.json").read_text())
+    found = {cell["exit"]: cell for cell in grid["exits"]}
+    assert list(found) == ["confidence 0.7", "patience 1"]
+    assert all(1 <= cell["mean_depth"] <= 2 for cell in found.values())
+    assert found["patience 1"]["mean_depth"] == 2  # two exits can agree at the second for the first time
+    assert found["patience 1"]["accuracy"] == grid["cells"][-1]["accuracy"]
+    assert "confidence 0.7" in out
+    assert "confidence 0.7" in (trained / "report.html").read_text()
+    (tmp_path / "in.txt").write_text("nine two one\n")
+    code, out, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "adaptive", "--exit", "patience 1")
+    assert (code, out.split("\t")[0]) == (0, "falls")
+
+
+def test_a_halting_unit_is_trained_and_used(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    settings = (
+        "model.encoder={layers=3, depth={type='per-word', estimate={type='halting'}}}",
+        "training.objective={type='halting'}",
+    )
+    for layout in ("padded", "packed"):
+        run = train(config(folder, *settings, f"batching.layout={layout}"), tmp_path / layout, quiet=True)
+        code, _, err = cli("evaluate", run)
+        assert code == 0, err
+        (cell,) = json.loads((run / "grid.json").read_text())["cells"]
+        assert 1 <= cell["mean_depth"] <= 3

@@ -1,0 +1,100 @@
+"""Labelled corpora and what is said about predicted labels."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anydepth.config import loads
+from anydepth.data.corpora import DataConfig, Skips, count_rows, read_rows
+from anydepth.data.labelled import BuiltinLabelled, Labelled, labels_of
+from anydepth.data.store import tokenize
+from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.errors import UserError
+from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test
+
+
+def written(folder: Path, lines: list[str]) -> Path:
+    file = folder / "texts.tsv"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+def test_the_parts_of_a_file_are_equal_disjoint_and_whole(tmp_path: Path) -> None:
+    file = written(tmp_path, [f"{n % 3}\ttext {n}" for n in range(50)])
+    parts = [
+        [row.source for row in read_rows(Labelled(path=str(file), folds=5, take=(k,)), "train", Skips())]
+        for k in range(5)
+    ]
+    assert [len(part) for part in parts] == [10] * 5
+    everything = [text for part in parts for text in part]
+    assert sorted(everything) == sorted(f"text {n}" for n in range(50))
+    rest = Labelled(path=str(file), folds=5, leave=(2,))
+    assert {row.source for row in read_rows(rest, "train", Skips())} == set(everything) - set(parts[2])
+    assert count_rows(rest) == 40
+    assert parts[0] != [f"text {n}" for n in range(10)]
+
+
+def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    file = written(tmp_path, ["yes\tgood", "only one column", "", "no\t ", "\tno label", "no\tbad"])
+    skips = Skips()
+    rows = list(read_rows(Labelled(path=str(file)), "train", skips))
+    assert [(row.source, row.label) for row in rows] == [("good", "yes"), ("bad", "no")]
+    assert skips.counts == {"malformed row": 1, "empty line": 3}
+
+
+def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> None:
+    numbers = Labelled(path=str(written(tmp_path, ["10\ta", "9\tb", "1\tc"])))
+    assert labels_of((numbers,)) == ("1", "9", "10")
+    words = Labelled(path=str(written(tmp_path, ["b\tx", "a\ty"])), label_column=0)
+    assert labels_of((words,)) == ("a", "b")
+    assert len(labels_of((BuiltinLabelled(size=3),))) == 8
+    with pytest.raises(UserError, match="1 label found"):
+        labels_of((Labelled(path=str(written(tmp_path, ["a\tx"]))),))
+
+
+def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:
+    tokens = Tokenizer.train(["one two three four five six seven"] * 4, TokenizerConfig(vocabulary=300))
+    file = written(tmp_path, ["b\tone two", "a\tone two three four five six", "b\tthree"])
+    corpus = Labelled(path=str(file))
+    data = DataConfig(train=(corpus,), max_length=3, max_source=3, tags="begin")
+    store = tokenize(corpus, "train", TokenizerPair(tokens, tokens), tmp_path / "store", data)
+    assert [store.label_names[n] for n in store.labels(np.arange(3))] == ["b", "a", "b"]
+    words, lengths = store.source(np.arange(3))
+    assert lengths.tolist() == [4, 4, 3]
+    assert words[[0, 4, 8]].tolist() == [tokens.bos] * 3
+    assert words[[3, 7, 10]].tolist() == [tokens.eos] * 3
+    assert tokens.decode([words[4:8].tolist()]) == ["one two"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ('type="labelled", path="x", folds=3, take=[3]', "take: there is no part 3"),
+        ('type="labelled", path="x", folds=2, take=[0], leave=[1]', "not both"),
+        ('type="labelled", path="x", folds=1, leave=[0]', "no part is left"),
+        ('type="labelled", path="x", text_column=0', "same column"),
+        ('type="text", path="x"', "classifier needs labelled or builtin-labelled"),
+    ],
+)
+def test_mistakes_are_named(setting: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        loads('[model]\ntype="classifier"\n', [f"data.train=[{{{setting}}}]"])
+
+
+def test_a_classifier_learns_from_the_built_in_corpus_unless_told_otherwise() -> None:
+    assert loads('[model]\ntype="classifier"\n').data.train == (BuiltinLabelled(),)
+
+
+def test_scores_by_hand() -> None:
+    right, found = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 1, 0])
+    assert accuracy(found, right) == pytest.approx(100 * 4 / 6)
+    # label 0: precision 2/3, recall 2/3; label 1: precision 2/3, recall 1; label 2: never found
+    assert macro_f1(found, right) == pytest.approx(100 * (2 / 3 + 0.8 + 0) / 3)
+    low, high = interval(found, right)  # Wilson's formula in its quadratic form: |p - share| = z √(p (1 - p) / n)
+    for p in (low / 100, high / 100):
+        assert abs(p - 4 / 6) == pytest.approx(1.959964 * math.sqrt(p * (1 - p) / 6))
+    other = np.array([0, 0, 0, 1, 1, 2])  # right in the two places where `found` is wrong
+    assert sign_test(other, found, right) == pytest.approx(2 * 0.25)
+    assert sign_test(found, found, right) == 1.0
