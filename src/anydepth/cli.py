@@ -20,17 +20,23 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
+    automatic_depth,
     corpora_for_test,
     evaluate_masked,
     evaluate_run,
+    load_for,
     notes_of,
+    parse_depths,
+    parse_numbers,
     print_outputs,
     progress_bar,
     progress_for,
+    read_calibration_texts,
     read_test_sets,
     report_runs,
     say_how_many_were_cut,
     show_grid,
+    telling_chosen_depths,
 )
 
 app = typer.Typer(
@@ -55,6 +61,10 @@ Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Def
 Language = Annotated[
     str | None,
     typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),
+]
+Engine = Annotated[
+    Literal["native", "ctranslate2"],
+    typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -183,7 +193,17 @@ def translate(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
     ] = None,
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E-D|auto",
+            help="Depth, such as 6-2; auto: the fastest not significantly worse than the best. Default: the deepest.",
+        ),
+    ] = None,
+    budget_ms: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Milliseconds for a sentence: each batch at the best depth that is in time."),
+    ] = None,
     beam: Beam = None,
     n_best: Annotated[
         int | None,
@@ -201,17 +221,12 @@ def translate(
     draft: Annotated[int | None, typer.Option(help="Speculation: decoder layers that draft.")] = None,
     draft_words: Annotated[int | None, typer.Option(help="Speculation: words drafted at a time.")] = None,
     language: Language = None,
-    engine: Annotated[
-        Literal["native", "ctranslate2"],
-        typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
-    ] = "native",
+    engine: Engine = "native",
     settings: RunSettings = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
-    from anydepth.run import load
-
     check_output(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     for name, value in sampling.items():
@@ -224,15 +239,14 @@ def translate(
         if engine != "native":
             raise UserError(f"--speculate: not with --engine {engine}")
         beam = 1 if beam is None else beam
-    loaded = load(run, device if engine == "native" else "cpu", settings=settings or ()).in_language(language)
-    if engine == "ctranslate2":
-        from anydepth.interop.ctranslate2 import CTranslate2Run
-
-        loaded = CTranslate2Run.of(loaded)
+    loaded = load_for(engine, run, device, settings or (), language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
     decoding["n_best"] = 1 if n_best is None else n_best
-    print_outputs(partial(loaded.translations, depth=depth, **decoding), file, n_best, output, "translating")
+    if depth == "auto" and budget_ms is None:
+        depth = automatic_depth(loaded, decoding)
+    how = partial(loaded.translations, depth=depth, budget_ms=budget_ms, **decoding)
+    print_outputs(how if budget_ms is None else telling_chosen_depths(how), file, n_best, output, "translating")
 
 
 @app.command()
@@ -336,8 +350,7 @@ def evaluate(
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
-    folder = out or run
+    wanted, folder = parse_depths(depths), out or run
     if (run / "config.toml").is_file() and load_config(run / "config.toml", changes).model.type == "masked-lm":
         flags = {"source": source, "reference": reference, "beam": beam, "batch": batch, "lowercase": lowercase or None}
         for flag, given in flags.items():
@@ -374,6 +387,45 @@ def report(
 ) -> None:
     """Put one run, or several compared, on one HTML page."""
     report_runs(runs, out, baseline, as_json)
+
+
+@app.command()
+def calibrate(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to measure with. Default: the recipe's test or dev set.")
+    ] = None,
+    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    batches: Annotated[
+        str | None, typer.Option(metavar="N,…", help="Batch sizes. Default: 1,8,32; with --quick 1.")
+    ] = None,
+    beam: Beam = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less.")] = False,
+    language: Language = None,
+    engine: Engine = "native",
+    device: Device = "auto",
+) -> None:
+    """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    from anydepth.choosing.calibration import keep
+    from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
+    from anydepth.choosing.tables import print_calibration
+
+    texts = read_calibration_texts(run, source, language)
+    loaded = load_for(engine, run, device, (), language)
+    sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
+    with progress_for("calibrating", "measurements") as show:
+        made = calibrate(
+            loaded,
+            texts,
+            parse_depths(depths),
+            batches=sizes,
+            beam=beam,
+            rounds=QUICK_ROUNDS if quick else ROUNDS,
+            progress=show,
+        )
+    file = keep(made, run)
+    print_calibration(Console(highlight=False), made)
+    print(f"The calibration is in {file}.")
 
 
 @app.command()

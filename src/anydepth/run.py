@@ -1,7 +1,7 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
+from anydepth.choosing.budget import Guide
+from anydepth.choosing.schedule import Choice, batches, schedule
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
@@ -31,8 +33,6 @@ from anydepth.training.distributed import pick_device
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
 
-SEARCH_TOKENS = 16_384
-"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
 SCORE_TOKENS = 4_096
 """Target tokens scored together at most: each has a logit for every word."""
 ONE = {"n_best": 1}
@@ -46,6 +46,8 @@ class Translation(NamedTuple):
     """log_probability / length ** length_penalty: what the search compares."""
     log_probability: float
     tokens: list[int]
+    depth: str = ""
+    """That it was made at; of an empty text none."""
 
 
 def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", settings: Sequence[str] = ()) -> "Run":
@@ -121,6 +123,9 @@ class Run:
     `key` is the language that it speaks unless told otherwise: see `in_language`.
     """
 
+    engine_name = "native"
+    """What searches."""
+
     def __init__(
         self,
         config: Config,
@@ -132,6 +137,7 @@ class Run:
     ) -> None:
         self.config, self.model, self.tokenizers = config, model, tokenizers
         self.folder, self.weights, self.key = folder, weights, key
+        self.guides: dict[tuple[str, int], Guide] = {}
 
     def in_language(self, language: str | None) -> "Run":
         """The same run, for one of its languages, such as en-de; None leaves it as it is."""
@@ -206,28 +212,35 @@ class Run:
         texts: Sequence[str],
         depth: str | None = None,
         *,
+        budget_ms: float | None = None,
         key: str = "",
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` translations or summaries of each text, best first (samples: in the order drawn).
 
+        `budget_ms` is the time for a text; those of a batch share the time of the batch. Every batch is decoded at the
+        best depth that is predicted to fit. `depth="auto"` is the fastest that is not significantly worse than the
+        best. Both need `anydepth evaluate` and `anydepth calibrate` first; so do drafts chosen for `speculate`.
+
         `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
         temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
         An empty text has one empty output.
         """
         key, _ = key or self.key, self.translator
-        plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
+        decoding = changed(self.config.decoding, settings)
+        choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources, "line")
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
-        for places in batches([len(sources[number]) for number in todo], decoding.batch, SEARCH_TOKENS):
-            numbers = [todo[place] for place in places]
-            found = self.search([sources[number] for number in numbers], numbers, plans, key, decoding)
+        lengths = [len(sources[number]) for number in todo]
+        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key)):
+            plans, numbers = self.plan(share.depth, key), [todo[place] for place in share.places]
+            found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
             for number, hypotheses in zip(numbers, found):
-                results[number] = self.read(hypotheses)
+                results[number] = self.read(hypotheses, plans.name)
             done += len(numbers)
             if progress:
                 progress(done, len(texts))
@@ -259,10 +272,17 @@ class Run:
             raise UserError(f"draft {layers}: for {plans.name} this run can draft {some}")
         return known[layers]
 
-    def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+    def guide(self, beam: int, key: str = "") -> Guide:
+        """What is known about the depths, for a beam and a language."""
+        key = key or self.key
+        if (key, beam) not in self.guides:
+            self.guides[key, beam] = Guide(self, beam, key)
+        return self.guides[key, beam]
+
+    def read(self, hypotheses: list[Hypothesis], depth: str) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])
         return [
-            Translation(text, score, log_probability, tokens)
+            Translation(text, score, log_probability, tokens, depth)
             for text, (tokens, score, log_probability) in zip(texts, hypotheses)
         ]
 
@@ -334,16 +354,6 @@ def log_probabilities(model: Translator, batch: Batch, plans: Plans) -> list[flo
     words = torch.log_softmax(logits, dim=-1, dtype=torch.float32).gather(-1, batch.target_out[:, :, None])
     totals: list[float] = words.squeeze(-1).masked_fill(batch.target_out == model.pad, 0.0).sum(dim=1).tolist()
     return totals
-
-
-def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    start = 0
-    while start < len(order):
-        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
-        yield order[start : start + count]
-        start += count
 
 
 def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:

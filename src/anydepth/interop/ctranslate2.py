@@ -129,6 +129,7 @@ class CTranslate2Run(Run):
     """A run whose searches CTranslate2 does, on the CPU, with an export that is made at the first need and kept in the
     run's folder."""
 
+    engine_name = NAME
     quantization: str | None = None
 
     @classmethod
