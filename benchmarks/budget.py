@@ -113,7 +113,8 @@ def row(answers: dict[Way, Answers], budget: float, reference: list[str]) -> dic
 def show(rows: list[dict[str, object]]) -> None:
     print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF")
     for one in rows:
-        ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}  {one['depths']:6d}"
+        ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
+        ours += f"  {one['depths']:6d}"
         if one["fixed"] is None:
             print(f"{ours}   none")
             continue

@@ -395,7 +395,13 @@ def calibrate(
     source: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts to measure with. Default: the recipe's test or dev set.")
     ] = None,
-    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E-D,…",
+            help="all, or depths such as 6-6,6-2. Default: all that no smaller one equals.",
+        ),
+    ] = None,
     batches: Annotated[
         str | None, typer.Option(metavar="N,…", help="Batch sizes. Default: 1,8,32; with --quick 1.")
     ] = None,
@@ -406,6 +412,7 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    from anydepth.choosing.budget import worthwhile_depths
     from anydepth.choosing.calibration import keep
     from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
     from anydepth.choosing.tables import print_calibration
@@ -417,7 +424,7 @@ def calibrate(
         made = calibrate(
             loaded,
             texts,
-            parse_depths(depths),
+            worthwhile_depths(loaded) if depths is None else parse_depths(depths),
             batches=sizes,
             beam=beam,
             rounds=QUICK_ROUNDS if quick else ROUNDS,
@@ -468,6 +475,54 @@ def export(
 
     export_run(load(run, "cpu"), out, to, depth, language, quantization)
     print(f"The model is in {out}.")
+
+
+@app.command()
+def sizes(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the exports and the report.")],
+    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    to: Annotated[
+        Literal["anydepth", "ctranslate2"], typer.Option(help="Runs of their own, or CTranslate2 models.")
+    ] = "anydepth",
+    quantization: Annotated[
+        str | None, typer.Option(metavar="int8|…", help="For ctranslate2: the type its weights are kept in.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    beam: Beam = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Export several depths and compare them: quality, latency, memory, bytes; which to take for which budget."""
+    from anydepth.choosing.sizes import make_sizes
+    from anydepth.choosing.sizes_page import print_sizes, write_sizes
+    from anydepth.run import load
+
+    test_sets = read_test_sets(run, source, reference, language=language)
+    if len(test_sets) > 1:
+        raise UserError(f"{run}: its recipe names {len(test_sets)} test sets; give --language")
+    ((texts, references),) = test_sets.values()
+    loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
+    wanted = parse_depths(depths) or loaded.depths()
+    with progress_bar("sizes") as bar:
+        task = bar.add_task("", total=None)
+        found = make_sizes(
+            loaded,
+            wanted,
+            out,
+            texts,
+            references,
+            to=to,
+            quantization=quantization,
+            beam=beam,
+            progress=lambda what: bar.update(task, description=what),
+        )
+    page = write_sizes(found, out)
+    print_sizes(Console(highlight=False), found)
+    print(f"The exports are in {out}, the report is in {page}.")
 
 
 # ---- looking ahead

@@ -1,5 +1,6 @@
 """Depths chosen for a budget, from a real depth grid and times that are given, not measured."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from conftest import Cli
 from synthetic_runs import write_run
 
 import anydepth
-from anydepth.choosing.budget import Options
+from anydepth.choosing.budget import Options, worthwhile_depths
 from anydepth.choosing.calibration import Calibration, Draft, Length, Speculation, Timing, keep, origin_of
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import evaluate
@@ -231,6 +232,17 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     assert seen.pop()[0] is False
     assert run.translate(TEXTS, beam=1, speculate=True, batch=8, draft_words=2) == expected
     assert seen.pop() == (True, 1, 2, 5)
+
+
+def test_depths_that_a_smaller_one_equals_are_not_worth_a_measurement(run: Run) -> None:
+    assert run.folder
+    grid = json.loads((run.folder / "grid.json").read_text())
+    for cell, bleu in zip(grid["cells"], (20.0, 20.0, 25.0, 24.0), strict=True):  # 1-1, 1-2, 2-1, 2-2
+        cell["bleu"] = bleu
+    (run.folder / "grid.json").write_text(json.dumps(grid))
+    assert worthwhile_depths(run) == ["1-1", "2-1", "2-2"]
+    (run.folder / "grid.json").unlink()
+    assert worthwhile_depths(run) == run.depths()
 
 
 # ---- the command line

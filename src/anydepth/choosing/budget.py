@@ -123,6 +123,28 @@ class Guide:
         return Options(record.cells, self.calibration, record)
 
 
+def worthwhile_depths(run: "Run") -> list[str]:
+    """Those that a budget could ever choose: without the ones that need no fewer layers than another and score no
+    better. All where the run was not evaluated; the deepest always."""
+    try:
+        cells = evaluated(run, run.key).cells
+    except UserError:
+        return run.depths()
+    metric = main_metric(cells[0])
+
+    def beaten(cell: Cell) -> bool:
+        return any(
+            other is not cell
+            and other["encoder"] <= cell["encoder"]
+            and other["decoder"] <= cell["decoder"]
+            and other[metric] >= cell[metric]
+            for other in cells
+        )
+
+    found = [depth_name(cell) for cell in cells if not beaten(cell)]
+    return list(dict.fromkeys([*found, run.plan().name]))
+
+
 def evaluated(run: "Run", key: str = "") -> Record:
     """The depth grid of a run, in a language, made with these weights."""
     if run.folder is None:
