@@ -70,7 +70,8 @@ class DecodingConfig:
     """Greedy search in which a shallow exit drafts words that the full depth confirms several at a time: the same
     translations in less time where drafts are good."""
     draft: int = 1
-    """Speculation: decoder layers of the exit that drafts."""
+    """Speculation: decoder layers of the exit that drafts. Where the run is calibrated, that choice comes first unless a
+    call gives this or the next."""
     draft_words: int = 4
     """Speculation: words drafted at a time."""
     sample: bool = False
