@@ -25,6 +25,7 @@ from anydepth.verbs import (
     evaluate_masked,
     evaluate_run,
     load_for,
+    margin_of,
     notes_of,
     parse_depths,
     parse_numbers,
@@ -220,6 +221,13 @@ def translate(
     ] = False,
     draft: Annotated[int | None, typer.Option(help="Speculation: decoder layers that draft.")] = None,
     draft_words: Annotated[int | None, typer.Option(help="Speculation: words drafted at a time.")] = None,
+    exit: Annotated[
+        int | None,
+        typer.Option(help="Greedy search in which words stop after so many decoder layers where the model is sure."),
+    ] = None,
+    exit_margin: Annotated[
+        float | None, typer.Option(help="How sure, from 0 to 1. Default: what `anydepth confidence` found.")
+    ] = None,
     language: Language = None,
     engine: Engine = "native",
     settings: RunSettings = None,
@@ -235,13 +243,16 @@ def translate(
     for name, value in {"draft": draft, "draft_words": draft_words}.items():
         if value is not None and not speculate:
             raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
-    if speculate:
-        if engine != "native":
-            raise UserError(f"--speculate: not with --engine {engine}")
-        beam = 1 if beam is None else beam
+    if exit_margin is not None and exit is None:
+        raise UserError("--exit-margin is for early exits: give --exit as well")
+    for name, given in {"speculate": speculate, "exit": exit is not None}.items():
+        if given and engine != "native":
+            raise UserError(f"--{name}: not with --engine {engine}")
+        beam = 1 if given and beam is None else beam
     loaded = load_for(engine, run, device, settings or (), language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
+    decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
     decoding["n_best"] = 1 if n_best is None else n_best
     if depth == "auto" and budget_ms is None:
         depth = automatic_depth(loaded, decoding)
@@ -433,6 +444,35 @@ def calibrate(
     file = keep(made, run)
     print_calibration(Console(highlight=False), made)
     print(f"The calibration is in {file}.")
+
+
+@app.command()
+def confidence(
+    run: RunFolder,
+    exit: Annotated[int, typer.Option(help="Decoder layers after which words may stop.")] = 1,
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    risk: Annotated[
+        float, typer.Option(help="1 − chrF / 100 between outputs and those of full depth, at most.")
+    ] = 0.05,
+    confidence: Annotated[float, typer.Option(help="How certain it should be that the risk is kept.")] = 0.95,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to test with. Default: the recipe's test or dev set.")
+    ] = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Find how sure a shallow exit must be for its words to be those of full depth, for `translate --exit`."""
+    from anydepth.choosing.confidence import calibrate_exit, keep_confidence
+    from anydepth.choosing.tables import print_confidence
+    from anydepth.run import load
+
+    texts = read_calibration_texts(run, source, language)
+    loaded = load(run, device).in_language(language)
+    with progress_for("testing", "margins") as show:
+        found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
+    file = keep_confidence(found, run)
+    print_confidence(Console(highlight=False), found)
+    print(f"The margin is in {file}.")
 
 
 @app.command()

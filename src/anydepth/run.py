@@ -9,9 +9,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 
 from anydepth.choosing.budget import Guide
 from anydepth.choosing.schedule import Choice, batches, schedule
+from anydepth.confident import ConfidentDecoder
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
@@ -250,26 +252,40 @@ class Run:
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
     ) -> list[list[Hypothesis]]:
         """One batch. `numbers` are the places of its sentences among all, for sampling."""
-        target = self.tokenizers.target
-        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
-        lengths = torch.tensor([len(ids) for ids in sources])
-        max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
-        marks = target.bos, target.eos, target.pad
+        padded, max_lengths = self.prepared(sources, decoding)
         if decoding.speculate:
-            draft = self.draft(plans, key, decoding.draft)
+            draft = self.shallower("draft", decoding.draft, plans, key)
             room = int(max_lengths.max()) + decoding.draft_words + 1
             drafter = TranslatorDrafter(self.translator, plans, draft, room, key).open(padded)
-            found = speculate(drafter, *marks, max_lengths, decoding.draft_words, decoding.length_penalty).found
-            return [[best] for best in found]
-        return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)
+            words, penalty = decoding.draft_words, decoding.length_penalty
+            return [[best] for best in speculate(drafter, *self.marks, max_lengths, words, penalty).found]
+        if decoding.exit:
+            return decode(self.confident(padded, plans, key, decoding), *self.marks, max_lengths, decoding, numbers)
+        return decode(self.translator.start(padded, plans, key), *self.marks, max_lengths, decoding, numbers)
 
-    def draft(self, plans: Plans, key: str, layers: int) -> Plan:
-        """The decoder plan of so many layers, to draft for a deeper one."""
+    def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
+        """(B, S) padded sources and the (B,) most words that their translations may have, on the run's device."""
+        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad)
+        lengths = decoding.max_lengths(torch.tensor([len(ids) for ids in sources]))
+        return padded.to(self.device), lengths.clamp(max=self.config.model.max_positions).to(self.device)
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """Begin, end and padding of a target text."""
+        return self.tokenizers.target.bos, self.tokenizers.target.eos, self.tokenizers.target.pad
+
+    def confident(self, padded: Tensor, plans: Plans, key: str, decoding: DecodingConfig) -> ConfidentDecoder:
+        """The decoder that may stop at a shallow exit."""
+        exit = self.shallower("exit", decoding.exit, plans, key)
+        return ConfidentDecoder(self.translator, padded, plans, exit, decoding.exit_margin, key)
+
+    def shallower(self, name: Literal["draft", "exit"], layers: int, plans: Plans, key: str) -> Plan:
+        """The decoder plan of so many layers, to draft for a deeper one or to stop at."""
         known = self.model.decoder_depth.plans(key)
         shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
         if layers not in shallower:
             some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
-            raise UserError(f"draft {layers}: for {plans.name} this run can draft {some}")
+            raise UserError(f"{name} {layers}: for {plans.name} this run can {name} {some}")
         return known[layers]
 
     def guide(self, beam: int, key: str = "") -> Guide:

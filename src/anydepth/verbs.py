@@ -115,6 +115,15 @@ def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     return found.depth
 
 
+def margin_of(run: "Run", depth: str | None, exit: int | None) -> float | None:
+    """How sure an exit must be, as `anydepth confidence` found."""
+    if not exit:
+        return None
+    from anydepth.choosing.confidence import find_confidence
+
+    return find_confidence(run, depth, exit).margin
+
+
 def telling_chosen_depths(decode: Callable[..., list[list["Translation"]]]) -> Callable[..., list[list["Translation"]]]:
     """The same, and on stderr how many texts it decoded at which depth."""
 

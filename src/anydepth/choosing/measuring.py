@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 BATCHES = (1, 8, 32)
 DRAFT_WORDS = (2, 4, 6)
 LENGTHS = 4
-ROUNDS, QUICK_ROUNDS = 8, 5
+ROUNDS, QUICK_ROUNDS = 12, 5
 """Measurements of a setting at each length: with five there are 20, just enough for the slowest of 20."""
 
 

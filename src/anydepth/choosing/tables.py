@@ -1,10 +1,11 @@
-"""Calibrations in the terminal."""
+"""Calibrations and margins in the terminal."""
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from anydepth.choosing.calibration import Calibration
+from anydepth.choosing.confidence import Confidence
 
 
 def print_calibration(console: Console, found: Calibration) -> None:
@@ -31,3 +32,18 @@ def print_calibration(console: Console, found: Calibration) -> None:
         setting = f"{draft.draft} layers draft {draft.draft_words} words, {tried.plain / draft.ms:.2f} times as fast"
         verdict = setting if tried.best else f"off (at best {setting})"
         console.print(f"speculation at {tried.depth}, batch {tried.batch}: {verdict}")
+
+
+def print_confidence(console: Console, found: Confidence) -> None:
+    """What was tried, and which margin is to be taken."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("margin", "layers a word", "loss", "p"):
+        table.add_column(heading, justify="right")
+    for one in found.trials:
+        style = "bold green" if one.margin == found.margin else ""
+        table.add_row(f"{one.margin:g}", f"{one.layers:.2f}", f"{one.loss:.4f}", f"{one.p_value:.2g}", style=style)
+    console.print(table)
+    sure = f"{found.confidence:.0%} sure that the loss stays below {found.risk:g} ({found.sentences} sentences)"
+    if found.margin < 1:
+        return console.print(f"exit {found.exit} of {found.depth}: margin {found.margin:g}; {sure}")
+    console.print(f"exit {found.exit} of {found.depth}: no margin tried makes {sure}; none will stop there")
