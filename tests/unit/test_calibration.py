@@ -45,12 +45,14 @@ class Machine:
         self.now += self.milliseconds(max(map(len, texts)), setting) / 1000
 
 
-def timing(depth: str = "6-6", batch: int = 1, base: float = 1.0, slope: float = 0.5, p95: float = 1.0) -> Timing:
-    return Timing(depth=depth, batch=batch, base=base, slope=slope, error=0.0, p95=p95, lengths=[])
+def timing(depth: str = "6-6", batch: int = 1, base: float = 1.0, slope: float = 0.5, ratio: float = 1.0) -> Timing:
+    return Timing(depth=depth, batch=batch, base=base, slope=slope, error=0.0, ratios=[ratio], lengths=[])
 
 
 def calibration(timings: list[Timing], speculation: list[Speculation] | None = None) -> Calibration:
-    return Calibration(origin={}, made="2020-02-02", rounds=8, timings=timings, speculation=speculation or [])
+    return Calibration(
+        origin={}, made="2020-02-02", rounds=8, tokens=[9], timings=timings, speculation=speculation or []
+    )
 
 
 def test_a_machine_that_takes_a_line_is_found_out() -> None:
@@ -63,7 +65,7 @@ def test_a_machine_that_takes_a_line_is_found_out() -> None:
         assert found.base == pytest.approx(setting.batch, abs=1e-3)
         assert found.slope == pytest.approx(layers[setting.depth] * 0.25, abs=1e-4)
         assert found.error < 1e-4
-        assert found.p95 == pytest.approx(1, abs=1e-3)
+        assert found.ratios == pytest.approx([1] * 5 * LENGTHS, abs=1e-3)
         assert [length.measurements for length in found.lengths] == [5] * LENGTHS
 
 
@@ -104,6 +106,13 @@ def test_19_of_20_new_sentences_take_no_longer_than_predicted() -> None:
     assert 0.02 < np.mean(late) < 0.055
 
 
+def test_chances_are_shares_of_the_measurements() -> None:
+    one = replace(timing(base=10, slope=0), ratios=[0.5, 1.0, 1.5, 2.0])
+    known = calibration([one])
+    assert [known.chance("6-6", 5, 1, ms) for ms in (4, 5, 12, 20)] == [0, 0.25, 0.5, 1]
+    assert [known.predict("6-6", 5, 1, level) for level in (0.2, 0.5, 0.95)] == [5, 15, 20]
+
+
 def test_covering_takes_the_slowest_of_few() -> None:
     assert [covering(count) for count in (1, 18, 19, 20, 39, 100)] == [1, 18, 19, 20, 38, 96]
 
@@ -120,11 +129,11 @@ def test_lines_do_not_fall_and_do_not_start_below_zero() -> None:
 
 
 def test_batch_sizes_between_and_beyond_those_measured() -> None:
-    known = calibration([timing(batch=1, base=2, slope=0), timing(batch=8, base=9, slope=0, p95=2)])
+    known = calibration([timing(batch=1, base=2, slope=0), timing(batch=8, base=9, slope=0, ratio=2)])
     assert known.predict("6-6", 5, 1) == 2
     assert known.predict("6-6", 5, 8) == 18
-    assert known.predict("6-6", 5, 8, safe=False) == 9
-    assert known.predict("6-6", 5, 4, safe=False) == pytest.approx(5)
+    assert known.predict("6-6", 5, 8, None) == 9
+    assert known.predict("6-6", 5, 4, None) == pytest.approx(5)
     assert known.predict("6-6", 5, 32) == pytest.approx(4 * 18)
 
 
@@ -189,6 +198,8 @@ def test_a_real_run_is_measured() -> None:
     )  # fmt: skip
     assert [(one.depth, one.batch) for one in made.timings] == [("1-1", 2), ("2-2", 2)]
     assert all(one.typical(9) == pytest.approx(1000) for one in made.timings)
+    lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
+    assert made.tokens == [length for length in lengths for _ in range(5)]
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
     assert shown[-1] == (len(shown), len(shown)) == (40, 40)
     assert calibrate(run, texts, ["2-1"], batches=[1], beam=2, rounds=1).speculation == []

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from anydepth.choosing.calibration import Calibration, find_calibration
+from anydepth.choosing.calibration import COVERAGE, Calibration, find_calibration
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, pareto_front
 from anydepth.evaluation.differences import LEVEL, enough_samples
@@ -17,10 +18,16 @@ if TYPE_CHECKING:
     from anydepth.run import Run
 
 
+LEVELS = (0.7, 0.8, 0.9)
+"""How likely a single sentence must be in time, where others are surer."""
+AIM = 0.97
+"""The share in time to aim at on average: above COVERAGE, because measurements are few."""
+
+
 class Chosen(NamedTuple):
     depth: str
     ms: float
-    """Predicted for the whole batch: 19 of 20 take no longer."""
+    """For the whole batch: 19 of 20 take no longer."""
     fits: bool
     """Whether that is within the budget; otherwise it is the fastest depth."""
 
@@ -41,16 +48,39 @@ class Options:
             raise UserError("no depth was both evaluated and calibrated: give both commands the same --depths")
         self.metric = main_metric(self.cells[0])
         self.calibration, self.record = calibration, record
+        self.levels: dict[tuple[float, int], float] = {}
         self.depths = [depth_name(cell) for cell in sorted(self.cells, key=lambda cell: -cell[self.metric])]
         """The best first."""
 
     def within(self, budget_ms: float, tokens: int, sentences: int = 1) -> Chosen:
-        """The best depth whose predicted time fits; for a batch, whose sentences share its time, that is `budget_ms`
-        for each of them."""
-        times = {depth: self.calibration.predict(depth, tokens, sentences) for depth in self.depths}
+        """The best depth that is likely enough to be in time; for a batch, whose sentences share its time, that is
+        `budget_ms` for each of them."""
+        if (budget_ms, sentences) not in self.levels:
+            self.levels[budget_ms, sentences] = self.level(budget_ms, sentences)
+        depth, fits = self.at_level(self.levels[budget_ms, sentences], budget_ms, tokens, sentences)
+        return Chosen(depth, self.calibration.predict(depth, tokens, sentences), fits)
+
+    def at_level(self, level: float, budget_ms: float, tokens: float, sentences: int) -> tuple[str, bool]:
+        """The best depth that is in time with this chance, or else the fastest; and which of the two it is."""
+        times = {depth: self.calibration.predict(depth, tokens, sentences, level) for depth in self.depths}
         fitting = [depth for depth in self.depths if times[depth] <= budget_ms * sentences]
-        depth = fitting[0] if fitting else min(times, key=times.__getitem__)
-        return Chosen(depth, times[depth], bool(fitting))
+        return (fitting[0], True) if fitting else (min(times, key=times.__getitem__), False)
+
+    def level(self, budget_ms: float, sentences: int) -> float:
+        """How likely each sentence must be in time for 19 of 20 to be so on average.
+
+        Short sentences are in time almost surely; so long ones may take a risk, as they do where one depth serves all.
+        The lengths are those of the sentences that were calibrated with.
+        """
+        known = self.calibration
+        for level in LEVELS:
+            chances = []
+            for tokens in known.tokens:
+                depth, _ = self.at_level(level, budget_ms, tokens, sentences)
+                chances.append(known.chance(depth, tokens, sentences, budget_ms * sentences))
+            if fmean(chances) >= AIM:
+                return level
+        return COVERAGE
 
     def automatic(self, sentences: int = 1) -> Automatic:
         """Of the depths that no other beats on quality without taking longer, at this batch size and the usual length,
@@ -75,7 +105,7 @@ class Options:
     def usual_seconds(self, depth: str, sentences: int) -> float:
         """For one of so many sentences of usual length."""
         tokens = self.calibration.usual_tokens
-        return self.calibration.predict(depth, tokens, sentences, safe=False) / sentences / 1000
+        return self.calibration.predict(depth, tokens, sentences, None) / sentences / 1000
 
     @cached_property
     def chances(self) -> dict[str, float]:

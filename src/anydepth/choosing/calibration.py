@@ -7,8 +7,10 @@ measured it is interpolated.
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -46,7 +48,7 @@ class Length:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """One depth and batch size. A batch takes base + slope · tokens milliseconds, seldom more than `p95` times that."""
+    """One depth and batch size. A batch takes base + slope · tokens milliseconds, times one of the `ratios`."""
 
     depth: str
     batch: int
@@ -54,15 +56,16 @@ class Timing:
     slope: float
     error: float
     """How far the line is from the medians, on average, as a share of them."""
-    p95: float
-    """Of all measurements, divided by the line at their own length."""
+    ratios: list[float]
+    """Of all measurements to the line at their own length, in order: outputs are longer or shorter than usual."""
     lengths: list[Length]
 
     def typical(self, tokens: float) -> float:
         return self.base + self.slope * tokens
 
-    def safe(self, tokens: float) -> float:
-        return self.p95 * self.typical(tokens)
+    def safe(self, tokens: float, level: float = COVERAGE) -> float:
+        """What such a share of new sentences takes at most."""
+        return self.ratios[covering(len(self.ratios), level) - 1] * self.typical(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,8 @@ class Calibration:
     made: str
     """The date."""
     rounds: int
+    tokens: list[int]
+    """How long sources are: of 20 sentences out of as many equal parts, shortest first."""
     timings: list[Timing]
     speculation: list[Speculation]
 
@@ -109,21 +114,31 @@ class Calibration:
 
     @property
     def usual_tokens(self) -> float:
-        """The length of the middle sentence that was measured."""
-        return median(length.tokens for length in self.timings[0].lengths)
+        return median(self.tokens)
 
-    def predict(self, depth: str, tokens: float, sentences: int = 1, *, safe: bool = True) -> float:
-        """Milliseconds for a batch of so many sentences, the longest of so many tokens; `safe` means that 19 of 20
-        take no longer, otherwise half of them.
+    @cached_property
+    def by_depth(self) -> dict[str, list[Timing]]:
+        """The smallest batches first."""
+        ordered = sorted(self.timings, key=lambda one: one.batch)
+        return {depth: [one for one in ordered if one.depth == depth] for depth in self.depths}
+
+    def predict(self, depth: str, tokens: float, sentences: int = 1, level: float | None = COVERAGE) -> float:
+        """Milliseconds for a batch of so many sentences, the longest of so many tokens: what such a share of them takes
+        at most, or, without a level, the line.
 
         Batches larger than any measured are taken to need as much for each sentence as the largest.
         """
-        known = {one.batch: one for one in self.timings if one.depth == depth}
-        times = {batch: one.safe(tokens) if safe else one.typical(tokens) for batch, one in sorted(known.items())}
-        largest = max(times)
-        if sentences > largest:
-            return times[largest] * sentences / largest
-        return float(np.interp(sentences, list(times), list(times.values())))
+        known = self.by_depth[depth]
+        times = [one.typical(tokens) if level is None else one.safe(tokens, level) for one in known]
+        if sentences > known[-1].batch:
+            return times[-1] * sentences / known[-1].batch
+        return float(np.interp(sentences, [one.batch for one in known], times))
+
+    def chance(self, depth: str, tokens: float, sentences: int, ms: float) -> float:
+        """That a batch is done by then: the share of measurements, at the nearest batch size, that would have been."""
+        nearest = min(self.by_depth[depth], key=lambda one: abs(math.log(one.batch / sentences)))
+        ratio = ms / self.predict(depth, tokens, sentences, None)
+        return bisect_right(nearest.ratios, ratio) / len(nearest.ratios)
 
     def speculation_at(self, depth: str, sentences: int) -> Speculation | None:
         """At the nearest batch size, if this depth was measured."""
@@ -153,15 +168,15 @@ def fitted(depth: str, batch: int, measured: Sequence[Sequence[tuple[float, floa
         base=base,
         slope=slope,
         error=round(fmean(abs(base + slope * one.tokens - one.p50) / one.p50 for one in lengths), 4),
-        p95=round(ratios[covering(len(ratios)) - 1], 4),
+        ratios=[round(ratio, 3) for ratio in ratios],
         lengths=lengths,
     )
 
 
-def covering(count: int) -> int:
-    """Which of so many sorted values a new one exceeds with a chance of at most 5 % (split conformal prediction); the
+def covering(count: int, level: float = COVERAGE) -> int:
+    """Which of so many sorted values a new one stays below with at least this chance (split conformal prediction); the
     last where they are too few to tell."""
-    return min(count, math.ceil(COVERAGE * (count + 1)))
+    return min(count, math.ceil(level * (count + 1)))
 
 
 def line(tokens: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
