@@ -245,6 +245,8 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
     if exit_margin is not None and exit is None:
         raise UserError("--exit-margin is for early exits: give --exit as well")
+    if exit is not None and (depth == "auto" or budget_ms is not None):
+        raise UserError("--exit: how sure it must be depends on the depth; give that, without --budget-ms")
     for name, given in {"speculate": speculate, "exit": exit is not None}.items():
         if given and engine != "native":
             raise UserError(f"--{name}: not with --engine {engine}")

@@ -212,6 +212,7 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         (["--exit", 1, "--exit-margin", 2], "exit_margin must be between 0 and 1"),
         (["--exit", 1, "--beam", 3], "exit: words stop early in greedy search"),
         (["--exit", 1, "--speculate"], "exit: words stop early in greedy search"),
+        (["--exit", 1, "--depth", "auto"], "--exit: how sure it must be depends on the depth"),
         (["--exit-margin", 0.5], "--exit-margin is for early exits: give --exit as well"),
         (["--exit", 1, "--engine", "ctranslate2"], "--exit: not with --engine ctranslate2"),
     ):
