@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.confidence import Rule
+from anydepth.choosing.leaving import Rule
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth.perword import PerWord

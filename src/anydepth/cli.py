@@ -20,13 +20,19 @@ from rich.table import Table
 
 from anydepth.errors import UserError
 from anydepth.verbs import (
+    automatic_depth,
     corpora_for_test,
     evaluate_encoder,
     evaluate_run,
+    load_for,
+    margin_of,
     notes_of,
+    parse_depths,
+    parse_numbers,
     print_outputs,
     progress_bar,
     progress_for,
+    read_calibration_texts,
     read_test_set,
     read_test_sets,
     read_texts,
@@ -36,6 +42,7 @@ from anydepth.verbs import (
     show_grid,
     show_repeated,
     show_words,
+    telling_chosen_depths,
 )
 
 app = typer.Typer(
@@ -60,6 +67,10 @@ Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Def
 Language = Annotated[
     str | None,
     typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),
+]
+Engine = Annotated[
+    Literal["native", "ctranslate2"],
+    typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -214,7 +225,17 @@ def translate(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
     ] = None,
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E-D|auto",
+            help="Depth, such as 6-2; auto: the fastest not significantly worse than the best. Default: the deepest.",
+        ),
+    ] = None,
+    budget_ms: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Milliseconds for a sentence: each batch at the best depth that is in time."),
+    ] = None,
     beam: Beam = None,
     n_best: Annotated[
         int | None,
@@ -231,18 +252,20 @@ def translate(
     ] = False,
     draft: Annotated[int | None, typer.Option(help="Speculation: decoder layers that draft.")] = None,
     draft_words: Annotated[int | None, typer.Option(help="Speculation: words drafted at a time.")] = None,
+    exit: Annotated[
+        int | None,
+        typer.Option(help="Greedy search in which words stop after so many decoder layers where the model is sure."),
+    ] = None,
+    exit_margin: Annotated[
+        float | None, typer.Option(help="How sure, from 0 to 1. Default: what `anydepth confidence` found.")
+    ] = None,
     language: Language = None,
-    engine: Annotated[
-        Literal["native", "ctranslate2"],
-        typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
-    ] = "native",
+    engine: Engine = "native",
     settings: RunSettings = None,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
-    from anydepth.run import load
-
     check_output(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     for name, value in sampling.items():
@@ -251,19 +274,23 @@ def translate(
     for name, value in {"draft": draft, "draft_words": draft_words}.items():
         if value is not None and not speculate:
             raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
-    if speculate:
-        if engine != "native":
-            raise UserError(f"--speculate: not with --engine {engine}")
-        beam = 1 if beam is None else beam
-    loaded = load(run, device if engine == "native" else "cpu", settings=settings or ()).in_language(language)
-    if engine == "ctranslate2":
-        from anydepth.interop.ctranslate2 import CTranslate2Run
-
-        loaded = CTranslate2Run.of(loaded)
+    if exit_margin is not None and exit is None:
+        raise UserError("--exit-margin is for early exits: give --exit as well")
+    if exit is not None and (depth == "auto" or budget_ms is not None):
+        raise UserError("--exit: how sure it must be depends on the depth; give that, without --budget-ms")
+    for name, given in {"speculate": speculate, "exit": exit is not None}.items():
+        if given and engine != "native":
+            raise UserError(f"--{name}: not with --engine {engine}")
+        beam = 1 if given and beam is None else beam
+    loaded = load_for(engine, run, device, settings or (), language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
+    decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
     decoding["n_best"] = 1 if n_best is None else n_best
-    print_outputs(partial(loaded.translations, depth=depth, **decoding), file, n_best, output, "translating")
+    if depth == "auto" and budget_ms is None:
+        depth = automatic_depth(loaded, decoding)
+    how = partial(loaded.translations, depth=depth, budget_ms=budget_ms, **decoding)
+    print_outputs(how if budget_ms is None else telling_chosen_depths(how), file, n_best, output, "translating")
 
 
 @app.command()
@@ -405,15 +432,14 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
-    from anydepth.choosing.confidence import Rule
+    from anydepth.choosing.leaving import Rule
     from anydepth.config import load as load_config
     from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load
 
     changes = settings or []
     notes = notes_of(run, changes, out)
-    wanted = None if depths == "all" else [depth.strip() for depth in depths.split(",")]
-    folder = out or run
+    wanted, folder = parse_depths(depths), out or run
     is_run = (run / "config.toml").is_file()
     kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
     if kind != "translator":
@@ -457,6 +483,81 @@ def report(
 ) -> None:
     """Put one run, or several compared, on one HTML page."""
     report_runs(runs, out, baseline, as_json)
+
+
+@app.command()
+def calibrate(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to measure with. Default: the recipe's test or dev set.")
+    ] = None,
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E-D,…",
+            help="all, or depths such as 6-6,6-2. Default: all that no smaller one equals.",
+        ),
+    ] = None,
+    batches: Annotated[
+        str | None, typer.Option(metavar="N,…", help="Batch sizes. Default: 1,8,32; with --quick 1.")
+    ] = None,
+    beam: Beam = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less.")] = False,
+    language: Language = None,
+    engine: Engine = "native",
+    device: Device = "auto",
+) -> None:
+    """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    from anydepth.choosing.budget import worthwhile_depths
+    from anydepth.choosing.calibration import keep
+    from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
+    from anydepth.choosing.tables import print_calibration
+
+    texts = read_calibration_texts(run, source, language)
+    loaded = load_for(engine, run, device, (), language)
+    sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
+    with progress_for("calibrating", "measurements") as show:
+        made = calibrate(
+            loaded,
+            texts,
+            worthwhile_depths(loaded) if depths is None else parse_depths(depths),
+            batches=sizes,
+            beam=beam,
+            rounds=QUICK_ROUNDS if quick else ROUNDS,
+            progress=show,
+        )
+    file = keep(made, run)
+    print_calibration(Console(highlight=False), made)
+    print(f"The calibration is in {file}.")
+
+
+@app.command()
+def confidence(
+    run: RunFolder,
+    exit: Annotated[int, typer.Option(help="Decoder layers after which words may stop.")] = 1,
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    risk: Annotated[
+        float, typer.Option(help="1 − chrF / 100 between outputs and those of full depth, at most.")
+    ] = 0.05,
+    confidence: Annotated[float, typer.Option(help="How certain it should be that the risk is kept.")] = 0.95,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to test with. Default: the recipe's test or dev set.")
+    ] = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Find how sure a shallow exit must be for its words to be those of full depth, for `translate --exit`."""
+    from anydepth.choosing.confidence import calibrate_exit, keep_confidence
+    from anydepth.choosing.tables import print_confidence
+    from anydepth.run import load
+
+    texts = read_calibration_texts(run, source, language)
+    loaded = load(run, device).in_language(language)
+    with progress_for("testing", "margins") as show:
+        found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
+    file = keep_confidence(found, run)
+    print_confidence(Console(highlight=False), found)
+    print(f"The margin is in {file}.")
 
 
 @app.command()
@@ -534,6 +635,54 @@ def export(
 
     export_run(load(run, "cpu"), out, to, depth, language, quantization)
     print(f"The model is in {out}.")
+
+
+@app.command()
+def sizes(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the exports and the report.")],
+    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    to: Annotated[
+        Literal["anydepth", "ctranslate2"], typer.Option(help="Runs of their own, or CTranslate2 models.")
+    ] = "anydepth",
+    quantization: Annotated[
+        str | None, typer.Option(metavar="int8|…", help="For ctranslate2: the type its weights are kept in.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to translate. Default: the recipe's test set.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    beam: Beam = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Export several depths and compare them: quality, latency, memory, bytes; which to take for which budget."""
+    from anydepth.choosing.sizes import make_sizes
+    from anydepth.choosing.sizes_page import print_sizes, write_sizes
+    from anydepth.run import load
+
+    test_sets = read_test_sets(run, source, reference, language=language)
+    if len(test_sets) > 1:
+        raise UserError(f"{run}: its recipe names {len(test_sets)} test sets; give --language")
+    ((texts, references),) = test_sets.values()
+    loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
+    wanted = parse_depths(depths) or loaded.depths()
+    with progress_bar("sizes") as bar:
+        task = bar.add_task("", total=None)
+        found = make_sizes(
+            loaded,
+            wanted,
+            out,
+            texts,
+            references,
+            to=to,
+            quantization=quantization,
+            beam=beam,
+            progress=lambda what: bar.update(task, description=what),
+        )
+    page = write_sizes(found, out)
+    print_sizes(Console(highlight=False), found)
+    print(f"The exports are in {out}, the report is in {page}.")
 
 
 # ---- looking ahead

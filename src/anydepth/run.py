@@ -1,7 +1,7 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,6 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from anydepth.choosing.budget import Guide
+from anydepth.choosing.schedule import Choice, batches, schedule
+from anydepth.confident import ConfidentDecoder
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
 
-SEARCH_TOKENS = 16_384
-"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
 RECORD = False
 """Off until tests/parity/test_recorded_search.py has passed on a GPU."""
 SCORE_TOKENS = 4_096
@@ -52,6 +53,8 @@ class Translation(NamedTuple):
     """log_probability / length ** length_penalty: what the search compares."""
     log_probability: float
     tokens: list[int]
+    depth: str = ""
+    """That it was made at; of an empty text none."""
 
 
 def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", settings: Sequence[str] = ()) -> "Run":
@@ -127,6 +130,9 @@ class Run:
     `key` is the language that it speaks unless told otherwise: see `in_language`.
     """
 
+    engine_name = "native"
+    """What searches."""
+
     def __init__(
         self,
         config: Config,
@@ -138,6 +144,7 @@ class Run:
     ) -> None:
         self.config, self.model, self.tokenizers = config, model, tokenizers
         self.folder, self.weights, self.key = folder, weights, key
+        self.guides: dict[tuple[str, int], Guide] = {}
 
     def in_language(self, language: str | None) -> "Run":
         """The same run, for one of its languages, such as en-de; None leaves it as it is."""
@@ -239,28 +246,35 @@ class Run:
         texts: Sequence[str],
         depth: str | None = None,
         *,
+        budget_ms: float | None = None,
         key: str = "",
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` translations or summaries of each text, best first (samples: in the order drawn).
 
+        `budget_ms` is the time for a text; those of a batch share the time of the batch. Every batch is decoded at the
+        best depth that is predicted to fit. `depth="auto"` is the fastest that is not significantly worse than the
+        best. Both need `anydepth evaluate` and `anydepth calibrate` first; so do drafts chosen for `speculate`.
+
         `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
         temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
         An empty text has one empty output.
         """
         key, _ = key or self.key, self.translator
-        plans, decoding = self.plan(depth, key), changed(self.config.decoding, settings)
+        decoding = changed(self.config.decoding, settings)
+        choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources, "line")
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
-        for places in batches([len(sources[number]) for number in todo], decoding.batch, SEARCH_TOKENS):
-            numbers = [todo[place] for place in places]
-            found = self.search([sources[number] for number in numbers], numbers, plans, key, decoding)
+        lengths = [len(sources[number]) for number in todo]
+        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key)):
+            plans, numbers = self.plan(share.depth, key), [todo[place] for place in share.places]
+            found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
             for number, hypotheses in zip(numbers, found):
-                results[number] = self.read(hypotheses)
+                results[number] = self.read(hypotheses, plans.name)
             done += len(numbers)
             if progress:
                 progress(done, len(texts))
@@ -270,21 +284,19 @@ class Run:
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
     ) -> list[list[Hypothesis]]:
         """One batch. `numbers` are the places of its sentences among all, for sampling."""
-        target = self.tokenizers.target
-        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad).to(self.device)
-        lengths = torch.tensor([len(ids) for ids in sources])
-        max_lengths = decoding.max_lengths(lengths).clamp(max=self.config.model.max_positions).to(self.device)
-        marks = Marks(target.bos, target.eos, target.pad)
+        padded, max_lengths = self.prepared(sources, decoding)
+        if decoding.exit:
+            return decode(self.confident(padded, plans, key, decoding), *self.marks, max_lengths, decoding, numbers)
         if decoding.speculate or (decoding.greedy and self.records(plans, key)):
-            return [[best] for best in self.by_rounds(padded, plans, key, max_lengths, marks, decoding)]
-        return decode(self.translator.start(padded, plans, key), *marks, max_lengths, decoding, numbers)
+            return [[best] for best in self.by_rounds(padded, plans, key, max_lengths, decoding)]
+        return decode(self.translator.start(padded, plans, key), *self.marks, max_lengths, decoding, numbers)
 
     def by_rounds(
-        self, source: Tensor, plans: Plans, key: str, max_lengths: Tensor, marks: Marks, decoding: DecodingConfig
+        self, source: Tensor, plans: Plans, key: str, max_lengths: Tensor, decoding: DecodingConfig
     ) -> list[Hypothesis]:
         """Greedy search with words drafted, or none; recorded where that can be."""
         drafts = decoding.draft_words if decoding.speculate else 0
-        draft = self.draft(plans, key, decoding.draft) if drafts else Plan(())
+        draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
         penalty = decoding.length_penalty
 
         def drafter(room: int) -> TranslatorDrafter:
@@ -292,27 +304,50 @@ class Run:
 
         if self.records(plans, key):
             longest, what = self.translator.source.longest, (plans, draft, key)
-            return self.recorded.search(what, drafter, source, max_lengths, marks, drafts, penalty, longest)
+            return self.recorded.search(what, drafter, source, max_lengths, self.marks, drafts, penalty, longest)
         opened = drafter(int(max_lengths.max()) + drafts + 1).open(source)
-        return speculate(opened, *marks, max_lengths, drafts, penalty).found
+        return speculate(opened, *self.marks, max_lengths, drafts, penalty).found
 
     def records(self, plans: Plans, key: str) -> bool:
         """Whether greedy searches are replayed as CUDA graphs."""
         return RECORD and self.device.type == "cuda" and recordable(self.translator, plans, key)
 
-    def draft(self, plans: Plans, key: str, layers: int) -> Plan:
-        """The decoder plan of so many layers, to draft for a deeper one."""
+    def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
+        """(B, S) padded sources and the (B,) most words that their translations may have, on the run's device."""
+        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad)
+        lengths = decoding.max_lengths(torch.tensor([len(ids) for ids in sources]))
+        return padded.to(self.device), lengths.clamp(max=self.config.model.max_positions).to(self.device)
+
+    @property
+    def marks(self) -> Marks:
+        """Of a target text."""
+        return Marks(self.tokenizers.target.bos, self.tokenizers.target.eos, self.tokenizers.target.pad)
+
+    def confident(self, padded: Tensor, plans: Plans, key: str, decoding: DecodingConfig) -> ConfidentDecoder:
+        """The decoder that may stop at a shallow exit."""
+        exit = self.shallower("exit", decoding.exit, plans, key)
+        return ConfidentDecoder(self.translator, padded, plans, exit, decoding.exit_margin, key)
+
+    def shallower(self, name: Literal["draft", "exit"], layers: int, plans: Plans, key: str) -> Plan:
+        """The decoder plan of so many layers, to draft for a deeper one or to stop at."""
         known = self.model.decoder_depth.plans(key)
         shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
         if layers not in shallower:
             some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
-            raise UserError(f"draft {layers}: for {plans.name} this run can draft {some}")
+            raise UserError(f"{name} {layers}: for {plans.name} this run can {name} {some}")
         return known[layers]
 
-    def read(self, hypotheses: list[Hypothesis]) -> list[Translation]:
+    def guide(self, beam: int, key: str = "") -> Guide:
+        """What is known about the depths, for a beam and a language."""
+        key = key or self.key
+        if (key, beam) not in self.guides:
+            self.guides[key, beam] = Guide(self, beam, key)
+        return self.guides[key, beam]
+
+    def read(self, hypotheses: list[Hypothesis], depth: str) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])
         return [
-            Translation(text, score, log_probability, tokens)
+            Translation(text, score, log_probability, tokens, depth)
             for text, (tokens, score, log_probability) in zip(texts, hypotheses)
         ]
 
@@ -383,16 +418,6 @@ def log_probabilities(model: Translator, batch: Batch, plans: Plans) -> list[flo
     words = torch.log_softmax(logits, dim=-1, dtype=torch.float32).gather(-1, batch.target_out[:, :, None])
     totals: list[float] = words.squeeze(-1).masked_fill(batch.target_out == model.pad, 0.0).sum(dim=1).tolist()
     return totals
-
-
-def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    start = 0
-    while start < len(order):
-        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
-        yield order[start : start + count]
-        start += count
 
 
 def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:

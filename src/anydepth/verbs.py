@@ -5,6 +5,7 @@ import json
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
-    from anydepth.choosing.confidence import Rule
+    from anydepth.choosing.leaving import Rule
     from anydepth.classifying import Labelling
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig, Split
@@ -82,6 +83,79 @@ def print_outputs(
     else:
         sys.stdout.write(lines)
     return texts
+
+
+def load_for(engine: str, run: Path, device: str, settings: Sequence[str], language: str | None) -> "Run":
+    """A run, in a language, that searches with an engine."""
+    from anydepth.run import load
+
+    loaded = load(run, device if engine == "native" else "cpu", settings=settings).in_language(language)
+    if engine == "native":
+        return loaded
+    from anydepth.interop.ctranslate2 import CTranslate2Run
+
+    return CTranslate2Run.of(loaded)
+
+
+def parse_depths(text: str) -> list[str] | None:
+    """`6-6,6-2`; none for `all`."""
+    return None if text == "all" else [depth.strip() for depth in text.split(",")]
+
+
+def parse_numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise UserError(f"{flag} {text}: expected whole numbers with commas between") from None
+
+
+def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
+    """What `--depth auto` stands for; says why on stderr."""
+    from anydepth.run import changed
+
+    decoding = changed(run.config.decoding, settings)
+    found = run.guide(decoding.beam).options.automatic(decoding.batch)
+    print(f"anydepth: {found.reason}", file=sys.stderr)
+    return found.depth
+
+
+def margin_of(run: "Run", depth: str | None, exit: int | None) -> float | None:
+    """How sure an exit must be, as `anydepth confidence` found."""
+    if not exit:
+        return None
+    from anydepth.choosing.confidence import find_confidence
+
+    return find_confidence(run, depth, exit).margin
+
+
+def telling_chosen_depths(decode: Callable[..., list[list["Translation"]]]) -> Callable[..., list[list["Translation"]]]:
+    """The same, and on stderr how many texts it decoded at which depth."""
+
+    def decode_and_tell(texts: Sequence[str], **settings: Any) -> list[list["Translation"]]:
+        found = decode(texts, **settings)
+        counts = Counter(best.depth for best, *_ in found if best.depth)
+        if counts:
+            depths = ", ".join(f"{count} at {depth}" for depth, count in counts.most_common())
+            print(f"anydepth: sentences by depth: {depths}", file=sys.stderr)
+        return found
+
+    return decode_and_tell
+
+
+def read_calibration_texts(run: Path, source: Path | None, language: str | None) -> list[str]:
+    """Real sentences to measure with: of a file, of the recipe's test set or, if it has none, of its dev set."""
+    if source:
+        return read_texts(source)
+    from anydepth.data.corpora import Skips, read_pairs
+
+    config, key = config_and_language(run, (), language)
+    splits: dict[Split, Sequence[CorpusConfig]] = {"test": config.data.test, "dev": config.data.dev}
+    for split, corpora in splits.items():
+        for corpus in corpora:
+            if not key or corpus.key == key:
+                return [text for text, _ in read_pairs(corpus, split, Skips())]
+    wanted = f" for {language}" if language else ""
+    raise UserError(f"{run}: its recipe names no test or dev set{wanted}; give --source")
 
 
 def say_how_many_were_cut(run: "Run", texts: Sequence[str], key: str = "") -> None:

@@ -1,128 +1,221 @@
-"""Texts that leave early, and the unit that lets words stop."""
+"""Words that stop early: the limits are plain depths, and the margin keeps the risk it promises."""
 
-from typing import Any
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from classifiers import labelled_batch, tiny_classifier
-from conftest import PAD
-from test_perword import masked_twin
+from conftest import BOS, FULL, PAD, Cli, random_batch, tiny_translator
 
-from anydepth.choosing.confidence import Rule, leave_early
-from anydepth.config import loads
-from anydepth.depth.perword import HaltingConfig, PerWordConfig
+import anydepth
+from anydepth.choosing.confidence import (
+    Outcome,
+    binomial_tail,
+    calibrate_exit,
+    find_confidence,
+    fixed_sequence,
+    hoeffding_bentkus,
+    keep_confidence,
+    losses,
+    read_confidences,
+)
+from anydepth.confident import ConfidentDecoder
+from anydepth.decoding.decoder import Hypothesis
+from anydepth.decoding.greedy import greedy
 from anydepth.depth.prefix import PrefixConfig
-from anydepth.encoder_models import Classifier
+from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.errors import UserError
-from anydepth.objectives.cross_entropy import losses_and_gradient
-from anydepth.objectives.halting import HaltingObjectiveConfig, halting, pseudo_labels
-from anydepth.objectives.single import single
+from anydepth.models import Translator
+from anydepth.plan import Plan
 
-LENGTHS, LAYERS = [5, 1, 7, 3, 4, 6], 4
-HALTING = PerWordConfig(estimate=HaltingConfig())
-
-
-def decided_classifier(layers: int = LAYERS) -> Classifier:
-    """Its answers differ from exit to exit, and in how sure they are."""
-    model = tiny_classifier(PrefixConfig(), layers, norm="post")
-    model.output.weight.data.mul_(10)
-    return model
+SOURCE = random_batch([(n % 7 + 2, 2) for n in range(16)]).source
+LIMITS = torch.tensor([3 + n % 11 for n in range(16)])
+END = 7
+GOLDEN = Path(__file__).parent.parent / "golden" / "model"
+TEXTS = ["July", "the first of May", "", "twenty-three euros", "Monday, 4 July 2011"]
 
 
-def exits(model: Any, batch: Any) -> torch.Tensor:
-    """(layers, B, labels) all answers of all exits."""
-    return torch.stack([model.logits(model(batch, model.plan(depth))) for depth in model.depths()])
+def model() -> Translator:
+    """Random, but no word is liked whatever came before it."""
+    made = tiny_translator(PrefixConfig(), tie="none").double()
+    torch.nn.init.zeros_(made.norm.bias)
+    return made
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
-def test_a_text_leaves_at_the_first_exit_that_is_sure(share: float) -> None:
-    model, batch = decided_classifier(), labelled_batch(LENGTHS)
-    answers = exits(model, batch)
-    confidence = float(answers.softmax(-1).amax(-1).detach().quantile(share))
-    found = leave_early(model, batch, model.plan().encoder, Rule(confidence=confidence))
-    sure = answers.softmax(-1).amax(-1) >= confidence
-    for text in range(len(LENGTHS)):
-        first = next((n for n in range(LAYERS) if sure[n, text]), LAYERS - 1)
-        assert found.layers[text] == first + 1
-        assert torch.allclose(found.logits[text], answers[first, text], atol=1e-5)
+def plain(translator: Translator, depth: str) -> list[list[int]]:
+    return tokens(greedy(translator.start(SOURCE, translator.plan(depth)), BOS, END, PAD, LIMITS))
 
 
-@pytest.mark.parametrize("patience", [1, 2])
-def test_a_text_leaves_once_so_many_exits_in_a_row_agree(patience: int) -> None:
-    model, batch = decided_classifier(6), labelled_batch(LENGTHS)
-    answers = exits(model, batch)
-    labels = answers.argmax(-1)
-    found = leave_early(model, batch, model.plan().encoder, Rule(patience=patience))
-    for text in range(len(LENGTHS)):
-        agree = [n for n in range(patience, 6) if len({int(labels[n - k, text]) for k in range(patience + 1)}) == 1]
-        assert found.layers[text] == (agree[0] if agree else 5) + 1
-        assert torch.allclose(found.logits[text], answers[found.layers[text] - 1, text], atol=1e-5)
+def confident(
+    translator: Translator, margin: float, exit: int = 1, rows: slice = slice(None)
+) -> tuple[list[list[int]], float]:
+    decoder = ConfidentDecoder(translator, SOURCE[rows], translator.plan(), Plan(tuple(range(exit))), margin)
+    found = greedy(decoder, BOS, END, PAD, LIMITS[rows])
+    return tokens(found), decoder.mean_layers
 
 
-def test_layers_run_only_for_texts_that_have_not_left() -> None:
-    model, batch = decided_classifier(), labelled_batch(LENGTHS)
-    rows: list[int] = []
-    for layer in model.encoder.layers:
-        layer.grow.register_forward_hook(lambda _, given, __: rows.append(len(given[0])))
-    first = model.logits(model(batch, model.plan("1"))).softmax(-1).amax(-1)
-    rows.clear()
-    found = leave_early(model, batch, model.plan().encoder, Rule(confidence=float(first.detach().quantile(0.5))))
-    assert len(set(found.layers.tolist())) > 1
-    assert sum(rows) == found.layers.sum()
+def tokens(found: list[Hypothesis]) -> list[list[int]]:
+    return [one.tokens for one in found]
 
 
-def test_rules_are_read() -> None:
-    assert Rule.parse("0.9") == Rule.parse("confidence 0.9") == Rule(confidence=0.9)
-    assert Rule.parse(" patience 2") == Rule(patience=2)
-    for wrong in ("2", "patience 0", "sure", "confidence 9"):
-        with pytest.raises(UserError, match="expected a probability"):
-            Rule.parse(wrong)
+def middle_margin(translator: Translator) -> float:
+    """One that about half of the words reach."""
+    return next(margin for margin in (k / 200 for k in range(200)) if confident(translator, margin)[1] > 2.5)
 
 
-# ---- the halting unit
+# ---- the decoder
 
 
-def test_pseudo_labels_are_the_cheapest_right_exit() -> None:
-    right = torch.tensor([[False, True, True], [True, False, True], [False, False, False], [False, False, True]])
-    assert pseudo_labels(right, 0.01).tolist() == [1, 0, 0, 2]
-    assert pseudo_labels(right, 0.6).tolist() == [1, 0, 0, 0]  # two layers more cost more than a right answer
+@pytest.mark.parametrize("exit", [1, 2, 3])
+def test_never_sure_is_full_depth_and_always_sure_the_exit(exit: int) -> None:
+    translator = model()
+    full, shallow = plain(translator, "4-4"), plain(translator, f"4-{exit}")
+    assert full != shallow
+    assert confident(translator, 1.0, exit) == (full, 4.0)
+    assert confident(translator, 0.0, exit) == (shallow, exit)
 
 
-@pytest.mark.parametrize("stopped", ["refresh", "keep"])
-def test_words_stop_where_the_unit_says(stopped: Any) -> None:
-    model = tiny_classifier(PerWordConfig(estimate=HaltingConfig(), stopped=stopped), LAYERS)
-    batch = labelled_batch(LENGTHS)
-    pooled, words = model.read_words(batch, model.plan().encoder)
-    x, sees = model.embed(batch)
-    first = list(model.encoder.states(x, model.plan().encoder, None, sees))[1]
-    assert model.unit is not None
-    expected = (model.unit(model.norm(first)).argmax(-1) + 1)[batch.source != PAD]
-    assert words.depths.tolist() == expected.tolist()
-    assert len(set(words.depths.tolist())) > 1
-    twin = masked_twin(model, batch, expected.numpy(), stopped == "refresh")
-    assert torch.allclose(pooled, twin, atol=1e-5)
+def test_the_surer_it_must_be_the_deeper_it_goes() -> None:
+    translator = model()
+    middle = middle_margin(translator)
+    depths = [confident(translator, margin)[1] for margin in (0, middle / 2, middle, 1.5 * middle, 1)]
+    assert depths == sorted(depths)
+    assert len(set(depths)) == 5
 
 
-def test_the_unit_and_all_exits_are_trained() -> None:
-    model, batch = tiny_classifier(HALTING, LAYERS), labelled_batch(LENGTHS)
-    plain = tiny_classifier(PrefixConfig(), LAYERS)
-    plain.load_state_dict({name: value for name, value in model.state_dict().items() if not name.startswith("unit")})
-    settings = HaltingObjectiveConfig(weight=0.5)
-    loss = halting(model, batch, settings, 0.0, losses_and_gradient)
-    expected = torch.stack([single(plain, batch, plain.plan(depth)).total for depth in plain.depths()]).mean()
-    assert torch.allclose(loss.nll, expected.detach(), atol=1e-4)
-    assert loss.total > loss.nll
-    loss.total.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
+def test_batch_mates_do_not_matter() -> None:
+    """Alone, the layers above are left out; beside others that are not sure, they run and are not looked at."""
+    translator = model()
+    margin = middle_margin(translator)
+    together, _ = confident(translator, margin)
+    assert together not in (plain(translator, "4-4"), plain(translator, "4-1"))
+    alone = [confident(translator, margin, rows=slice(n, n + 1))[0][0] for n in range(16)]
+    assert alone == together
 
 
-def test_the_objective_and_the_unit_go_together() -> None:
-    recipe = '[model]\ntype="classifier"\n'
-    unit, objective = (
-        "model.encoder.depth={type='per-word', estimate={type='halting'}}",
-        "training.objective.type=halting",
+def test_layers_above_are_really_left_out() -> None:
+    translator = model()
+    calls = dict[int, int]()
+    for number, layer in enumerate(translator.decoder.layers):
+        layer.register_forward_hook(lambda *_, number=number: calls.__setitem__(number, calls.get(number, 0) + 1))
+    margin = middle_margin(translator)
+    calls.update(dict.fromkeys(range(4), 0))
+    decoder = ConfidentDecoder(translator, SOURCE[:1], translator.plan(), Plan((0,)), margin)
+    greedy(decoder, BOS, 99, PAD, torch.tensor([30]))
+    words, deep = int(decoder.words), int(decoder.words - decoder.stopped)
+    assert [calls[n] for n in range(4)] == [words, deep, deep, deep]
+    assert 0 < deep < words == 30
+
+
+def test_what_cannot_go_on_is_refused() -> None:
+    translator = tiny_translator(SubnetworkConfig())
+    with pytest.raises(UserError, match="exit 2: its layers are not the first of 4-4"):
+        ConfidentDecoder(translator, SOURCE, translator.plan(), translator.decoder_depth.plans()[2], 0.5)
+    config = tiny_translator(FULL).config
+    mixed = replace(config, decoder=replace(config.decoder, mix="dlcl")).build(23, 23, PAD).eval()
+    with pytest.raises(UserError, match="DLCL"):
+        ConfidentDecoder(mixed, SOURCE, mixed.plan(), Plan((0,)), 0.5)
+
+
+# ---- the margin
+
+
+def test_binomial_tails() -> None:
+    assert binomial_tail(0, 3, 0.5) == pytest.approx(1 / 8)
+    assert binomial_tail(1, 3, 0.5) == pytest.approx(4 / 8)
+    assert binomial_tail(3, 3, 0.5) == binomial_tail(9, 3, 0.5) == pytest.approx(1)
+
+
+def test_p_values_fall_with_the_loss_and_with_more_sentences() -> None:
+    assert hoeffding_bentkus(0.05, 100, 0.05) == 1
+    assert hoeffding_bentkus(0.2, 100, 0.05) == 1
+    values = [hoeffding_bentkus(loss, 400, 0.1) for loss in (0.09, 0.07, 0.05, 0.02, 0.0)]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(0.9**400)  # Hoeffding's bound is exact there
+    assert hoeffding_bentkus(0.05, 1000, 0.1) < hoeffding_bentkus(0.05, 100, 0.1)
+
+
+def test_a_true_hypothesis_is_seldom_rejected() -> None:
+    """Losses whose expectation is the risk: a p-value of at most 10 % comes up at most once in ten times."""
+    draw = random.Random(5)
+    rejected = sum(
+        hoeffding_bentkus(sum(draw.random() < 0.1 for _ in range(60)) / 60, 60, 0.1) <= 0.1 for _ in range(2000)
     )
-    assert loads(recipe, [unit, objective]).model.encoder.depth == HALTING
-    for alone in (unit, objective):
-        with pytest.raises(UserError, match="goes with depth per word"):
-            loads(recipe, [alone])
+    assert 0 < rejected <= 200
+
+
+def test_the_risk_is_kept_as_often_as_promised() -> None:
+    """Sentences whose expected loss grows as the margin falls: 0.2 · (1 - margin). At most 5 % of the calibrations may
+    end with a margin that loses more than 0.1 in truth."""
+    draw, broken, chosen = random.Random(6), 0, []
+    margins = [k / 20 for k in range(20)]
+    for _ in range(300):
+
+        def outcome(margin: float) -> Outcome:
+            return Outcome([draw.random() < 0.2 * (1 - margin) for _ in range(150)], 1 + 5 * margin)
+
+        trials = list(fixed_sequence(outcome, margins, risk=0.1, error=0.05))
+        kept = [trial.margin for trial in trials if trial.p_value <= 0.05]
+        assert kept == [trial.margin for trial in trials][: len(kept)] == sorted(kept, reverse=True)
+        assert len(trials) - len(kept) <= 1
+        chosen.append(min(kept, default=1.0))
+        broken += 0.2 * (1 - chosen[-1]) > 0.1
+    assert broken / 300 <= 0.05
+    assert sum(chosen) / 300 < 0.9  # and it is not simply timid
+
+
+def test_losses_are_distances_from_full_depth() -> None:
+    same, other, nothing = losses(["ein Haus", "ein Haus", ""], ["ein Haus", "ein Hund", ""])
+    assert (same, nothing) == (0, 0)
+    assert 0.2 < other < 0.9
+
+
+# ---- a run
+
+
+def test_margins_of_a_run(tmp_path: Path) -> None:
+    run = anydepth.load(GOLDEN, device="cpu")
+    found = calibrate_exit(run, TEXTS, risk=0.9, confidence=0.5, margins=[0.9, 0.0])
+    assert (found.depth, found.exit, found.sentences) == ("2-2", 1, 4)
+    assert found.trials[-1].layers == 1 or found.margin == 0.9
+    shy = calibrate_exit(run, TEXTS, risk=0.01, margins=[0.9])
+    assert (shy.margin, len(shy.trials)) == (1.0, 1)  # four sentences cannot show so little a risk
+    run.folder = tmp_path
+    with pytest.raises(UserError, match=r"exit 1 of depth 2-2 must be is not known: run anydepth confidence"):
+        find_confidence(run, None, 1)
+    keep_confidence(shy, tmp_path)
+    keep_confidence(found, tmp_path)
+    assert find_confidence(run, "2-2", 1) == found
+    assert read_confidences(tmp_path / "confidence.json") == [found]
+    for wrong in ({"risk": 0.0}, {"confidence": 1.0}):
+        with pytest.raises(UserError, match="expected between 0 and 1"):
+            calibrate_exit(run, TEXTS, **wrong)
+    with pytest.raises(UserError, match="no sentence to test with"):
+        calibrate_exit(run, [""])
+
+
+def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
+    run, text = shutil.copytree(GOLDEN, tmp_path / "run"), tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in TEXTS))
+    exits = {margin: cli("translate", run, text, "--exit", 1, "--exit-margin", margin) for margin in (0, 1)}
+    assert exits[0] == cli("translate", run, text, "--beam", 1, "--depth", "2-1")
+    assert exits[1] == cli("translate", run, text, "--beam", 1)
+    code, out, _ = cli("confidence", run, "--source", text, "--risk", 0.99, "--confidence", 0.1)
+    assert code == 0
+    assert "exit 1 of 2-2: margin 0; 10% sure that the loss stays below 0.99 (4 sentences)" in out
+    assert cli("translate", run, text, "--exit", 1) == exits[0]
+    for wrong, message in (
+        (["--exit", 2], "how sure exit 2 of depth 2-2 must be is not known"),
+        (["--exit", 2, "--exit-margin", 0.5], "exit 2: for 2-2 this run can exit at 1 decoder layers"),
+        (["--exit", 1, "--exit-margin", 2], "exit_margin must be between 0 and 1"),
+        (["--exit", 1, "--beam", 3], "exit: words stop early in greedy search"),
+        (["--exit", 1, "--speculate"], "exit: words stop early in greedy search"),
+        (["--exit", 1, "--depth", "auto"], "--exit: how sure it must be depends on the depth"),
+        (["--exit-margin", 0.5], "--exit-margin is for early exits: give --exit as well"),
+        (["--exit", 1, "--engine", "ctranslate2"], "--exit: not with --engine ctranslate2"),
+    ):
+        code, _, error = cli("translate", run, text, *wrong)
+        assert code == 2
+        assert message in error

@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anydepth
+from anydepth.choosing.schedule import batches
 from anydepth.config import Config, dump
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
-from anydepth.run import Run, batches
+from anydepth.run import Run
 from anydepth.training import checkpoint
 
 TEXTS = ["one two three", "", "two", "three three one two one", "  ", "one", "two three", "three one two"]

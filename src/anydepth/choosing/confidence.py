@@ -1,78 +1,215 @@
-"""Texts that leave early: the common alternative to depth per word.
+"""How sure is sure enough: the margin of a shallow exit (confident.py), so that outputs stay those of full depth.
 
-A classifier with an exit at every layer answers after each of them. A text leaves at the first whose answer is sure
-enough (as in DeeBERT, Xin et al. 2020, with the probability of the label in the place of entropy), or once so many
-exits in a row have agreed with the one before (PABEE, Zhou et al. 2020). The rest of the batch goes on without it.
+Learn then Test (Angelopoulos et al. 2021), as CALM uses it (Schuster et al. 2022, §4): the loss of a sentence is
+1 − chrF / 100 between its output with early exits and that of full depth. Margins are tried from sure to bold; each is
+tested on held-out sentences against the hypothesis that the mean loss exceeds the risk. Fixed-sequence testing stops at
+the first that cannot be rejected, so the margin before it keeps the risk with the stated confidence, whatever the
+sentences are like, if new ones are like them. No reference is needed.
 """
 
-import re
-from typing import NamedTuple
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
-from anydepth.data.labelled_batch import LabelledBatch
-from anydepth.encoder_models import Classifier
+from anydepth.choosing.schedule import SEARCH_TOKENS, batches
+from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
-from anydepth.nn.attention import Padded
-from anydepth.plan import Plan
+from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.metrics import Scorer
+
+if TYPE_CHECKING:
+    from anydepth.run import Run
+
+NAME = "confidence.json"
+MARGINS = (0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3, 0.2, 0.1, 0.0)
+
+Progress = Callable[[int, int], None]
+"""Called with the number of margins tried and their total."""
 
 
-class Rule(NamedTuple):
-    """When to leave."""
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One margin on the held-out sentences."""
 
-    confidence: float | None = None
-    """Once a label has at least this probability."""
-    patience: int | None = None
-    """Once so many exits in a row did not change the label."""
+    margin: float
+    loss: float
+    """The mean over sentences."""
+    p_value: float
+    """For the hypothesis that new sentences lose more than the risk."""
+    layers: float
+    """Decoder layers a word, on average."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confidence:
+    weights: str | None
+    language: str
+    depth: str
+    exit: int
+    risk: float
+    confidence: float
+    sentences: int
+    margin: float
+    """The boldest that keeps the risk; 1 where none does."""
+    trials: list[Trial]
 
     @property
-    def name(self) -> str:
-        return f"confidence {self.confidence:g}" if self.confidence is not None else f"patience {self.patience}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Rule":
-        """'confidence 0.9', '0.9' or 'patience 2'."""
-        if match := re.fullmatch(r"\s*(?:confidence\s*)?(0?\.\d+|1|1\.0*)\s*", text):
-            return cls(confidence=float(match[1]))
-        if match := re.fullmatch(r"\s*patience\s*([1-9]\d*)\s*", text):
-            return cls(patience=int(match[1]))
-        raise UserError(f"exit {text!r}: expected a probability such as 0.9, or a patience such as 'patience 2'")
+    def origin(self) -> tuple[str | None, str, str, int]:
+        return self.weights, self.language, self.depth, self.exit
 
 
-class Left(NamedTuple):
-    """The answers of a batch."""
+class Outcome(NamedTuple):
+    """What a margin gives."""
 
-    logits: Tensor
-    """(B, labels) of the exit that each text took."""
-    layers: Tensor
-    """(B,) int64, counted from 1."""
+    losses: Sequence[float]
+    """Of each sentence, between 0 and 1."""
+    layers: float
 
 
-def leave_early(model: Classifier, batch: LabelledBatch, plan: Plan, rule: Rule) -> Left:
-    """Each text's answer at its own exit; layers run only for texts that have not left."""
-    x, sees = model.embed(batch)
-    assert isinstance(sees, Padded)
-    assert sees.keys is not None
-    waiting = torch.arange(batch.source.shape[0], device=x.device)
-    logits, layers = x.new_empty(len(waiting), model.output.num_embeddings), torch.empty_like(waiting)
-    streak, last = torch.zeros_like(waiting), torch.full_like(waiting, -1)
-    for number, layer in enumerate(plan.layers, start=1):
-        x = model.encoder.step(layer, x, None, sees)
-        found = model.logits(model.predict(x, batch))
-        logits[waiting], layers[waiting] = found.to(logits.dtype), number
-        label = found.argmax(-1)
-        streak, last = torch.where(label == last, streak + 1, 0), label
-        if rule.confidence is not None:
-            leaves = found.softmax(-1).amax(-1) >= rule.confidence
-        else:
-            leaves = streak >= (rule.patience or 1)
-        stay = (~leaves).nonzero().flatten()
-        if not len(stay):
-            break
-        if len(stay) < len(waiting):
-            x, waiting, streak, last = x[stay], waiting[stay], streak[stay], last[stay]
-            batch = batch._replace(source=batch.source[stay])
-            assert sees.keys is not None
-            sees = Padded(sees.keys[stay])
-    return Left(logits, layers)
+def calibrate_exit(
+    run: "Run",
+    texts: Sequence[str],
+    depth: str | None = None,
+    exit: int = 1,
+    *,
+    risk: float = 0.05,
+    confidence: float = 0.95,
+    margins: Sequence[float] = MARGINS,
+    progress: Progress | None = None,
+) -> Confidence:
+    """The boldest margin of an exit with so many decoder layers whose outputs keep the risk."""
+    for name, value in {"risk": risk, "confidence": confidence}.items():
+        if not 0 < value < 1:
+            raise UserError(f"{name}: expected between 0 and 1, not {value:g}")
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise UserError("no sentence to test with: expected some hundred")
+    full, _ = decode(run, texts, depth, exit, 1.0)
+
+    def outcome(margin: float) -> Outcome:
+        outputs, layers = decode(run, texts, depth, exit, margin)
+        return Outcome(losses(outputs, full), layers)
+
+    trials = list(fixed_sequence(outcome, margins, risk, 1 - confidence, progress))
+    kept = [trial.margin for trial in trials if trial.p_value <= 1 - confidence]
+    return Confidence(
+        weights=run.weights_hash,
+        language=run.key,
+        depth=run.plan(depth).name,
+        exit=exit,
+        risk=risk,
+        confidence=confidence,
+        sentences=len(texts),
+        margin=min(kept, default=1.0),
+        trials=trials,
+    )
+
+
+@torch.no_grad()
+def decode(run: "Run", texts: Sequence[str], depth: str | None, exit: int, margin: float) -> tuple[list[str], float]:
+    """Outputs of greedy search with early exits, and how many decoder layers a word took."""
+    settings = replace(run.config.decoding, beam=1, n_best=1, sample=False, speculate=False)
+    settings = replace(settings, exit=exit, exit_margin=margin)
+    sources, plans = run.sources(texts, run.key), run.plan(depth)
+    run.check_lengths(sources, "line")
+    outputs, words, layers = [""] * len(texts), 0, 0.0
+    for places in batches([len(ids) for ids in sources], settings.batch, SEARCH_TOKENS):
+        padded, max_lengths = run.prepared([sources[place] for place in places], settings)
+        decoder = run.confident(padded, plans, run.key, settings)
+        for place, found in zip(places, search(decoder, *run.marks, max_lengths, settings)):
+            outputs[place] = run.read(found, plans.name)[0].text
+        words += int(decoder.words)
+        layers += decoder.mean_layers * int(decoder.words)
+    return outputs, layers / words
+
+
+def losses(outputs: Sequence[str], full: Sequence[str]) -> list[float]:
+    """How unlike those of full depth the outputs are, from 0 to 1."""
+    likeness = Scorer(full).statistics(outputs).sentence_chrf()
+    return [0.0 if one == other else 1 - float(like) / 100 for one, other, like in zip(outputs, full, likeness)]
+
+
+def fixed_sequence(
+    outcome: Callable[[float], Outcome],
+    margins: Sequence[float],
+    risk: float,
+    error: float,
+    progress: Progress | None = None,
+) -> Iterator[Trial]:
+    """The margins in turn, down to the first that is not shown to keep the risk, with it. The chance that any margin
+    before it does not is at most `error`: no correction for their number is due, because testing stops there."""
+    for done, margin in enumerate(sorted(margins, reverse=True), start=1):
+        found = outcome(margin)
+        loss = fmean(found.losses)
+        chance = hoeffding_bentkus(loss, len(found.losses), risk)
+        if progress:
+            progress(done, len(margins))
+        yield Trial(margin=margin, loss=loss, p_value=chance, layers=found.layers)
+        if chance > error:
+            return
+
+
+def hoeffding_bentkus(mean: float, count: int, risk: float) -> float:
+    """A p-value for the hypothesis that losses in [0, 1] with this mean have an expectation above the risk (Bates et
+    al. 2021): the smaller of Hoeffding's bound, in its tighter form, and that of Bentkus, e · P(Bin(n, risk) ≤ n·mean).
+    """
+    low = min(mean, risk)
+    divergence = term(low, risk) + term(1 - low, 1 - risk)
+    hoeffding = math.exp(-count * divergence)
+    bentkus = math.e * binomial_tail(math.ceil(count * mean - 1e-9), count, risk)
+    return min(1.0, hoeffding, bentkus)
+
+
+def term(a: float, b: float) -> float:
+    """a log(a / b)"""
+    return a * math.log(a / b) if a > 0 else 0.0
+
+
+def binomial_tail(successes: int, count: int, chance: float) -> float:
+    """P(Bin(count, chance) ≤ successes)"""
+    logs = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        + k * math.log(chance) + (count - k) * math.log1p(-chance)
+        for k in range(min(successes, count) + 1)
+    ]  # fmt: skip
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+# ---- beside the run
+
+
+def keep_confidence(found: Confidence, folder: Path) -> Path:
+    """Adds it to those beside the run; one of the same weights, language, depth and exit is replaced."""
+    file = folder / NAME
+    others = [one for one in read_confidences(file) if one.origin != found.origin]
+    write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
+    return file
+
+
+def read_confidences(file: Path) -> list[Confidence]:
+    if not file.exists():
+        return []
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return [Confidence(**one | {"trials": [Trial(**each) for each in one["trials"]]}) for one in entries]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error}): delete it and run anydepth confidence again") from None
+
+
+def find_confidence(run: "Run", depth: str | None, exit: int) -> Confidence:
+    """The one for these weights and this exit; where there is none, what to do about it."""
+    if run.folder is None:
+        raise UserError("this run has no folder, so no margin beside it: give exit_margin")
+    wanted = run.weights_hash, run.key, run.plan(depth).name, exit
+    for one in read_confidences(run.folder / NAME):
+        if one.origin == wanted:
+            return one
+    language = f" --language {run.key}" if run.key else ""
+    again = f"anydepth confidence {run.folder} --exit {exit} --depth {wanted[2]}{language}"
+    raise UserError(f"how sure exit {exit} of depth {wanted[2]} must be is not known: run {again}, or give a margin")

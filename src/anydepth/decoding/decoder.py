@@ -70,9 +70,14 @@ class DecodingConfig:
     """Greedy search in which a shallow exit drafts words that the full depth confirms several at a time: the same
     translations in less time where drafts are good."""
     draft: int = 1
-    """Speculation: decoder layers of the exit that drafts."""
+    """Speculation: decoder layers of the exit that drafts. Where the run is calibrated, its choice comes first, unless
+    a call gives this or the next."""
     draft_words: int = 4
     """Speculation: words drafted at a time."""
+    exit: int = 0
+    """Greedy search in which words stop after so many decoder layers where the model is sure of them; 0: none do."""
+    exit_margin: float = 1.0
+    """How sure: by how much the most probable word must lead the second. 0: whatever they are; 1: never."""
     sample: bool = False
     """Draw every word at random from the model's distribution, instead of searching for the best sentence."""
     temperature: float = 1.0
@@ -97,6 +102,12 @@ class DecodingConfig:
             raise ValueError("speculate: drafts what greedy search finds; set beam to 1 and sample to false")
         if self.speculate and (self.block_ngrams or self.min_length):
             raise ValueError("speculate: words are judged without block_ngrams and min_length; set both to 0")
+        _require(self.exit >= 0, "exit", "at least 0", self.exit)
+        _require(0 <= self.exit_margin <= 1, "exit_margin", "between 0 and 1", self.exit_margin)
+        if self.exit and (self.beam > 1 or self.sample or self.speculate):
+            raise ValueError(
+                "exit: words stop early in greedy search alone; set beam to 1, sample and speculate to false"
+            )
         if not self.sample:
             _require(self.n_best <= self.beam, "n_best", f"at most beam ({self.beam})", self.n_best)
 

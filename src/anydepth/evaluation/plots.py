@@ -23,7 +23,13 @@ class Series:
 
 @styled
 def tradeoff(
-    series: Sequence[Series], quality: str, label: str, *, size: tuple[int, int], ring: str | None = None
+    series: Sequence[Series],
+    quality: str,
+    label: str,
+    *,
+    size: tuple[int, int],
+    ring: str | None = None,
+    time: str = "seconds to decode the test set",
 ) -> str:
     """Quality against seconds: every depth a dot, the Pareto front of each run a staircase with its depths
     named: so much quality can be had in so many seconds. `ring` names a depth to draw a ring around."""
@@ -39,7 +45,7 @@ def tradeoff(
         axes.xaxis.set_minor_formatter(lambda value, _: "")
     else:
         axes.set_xlim(0, max(seconds) * 1.07)
-    axes.set(xlabel="seconds to decode the test set", ylabel=label)
+    axes.set(xlabel=time, ylabel=label)
     titles, names, stairs = {}, [], []
     for i, one in enumerate(series):
         front = pareto_front(one.cells, quality)

@@ -125,10 +125,15 @@ def array(tensor: Tensor) -> Any:
 # ---- the engine
 
 
+def translator(folder: Path) -> Any:
+    return package().Translator(str(folder), device="cpu", intra_threads=torch.get_num_threads())
+
+
 class CTranslate2Run(Run):
     """A run whose searches CTranslate2 does, on the CPU, with an export that is made at the first need and kept in the
     run's folder."""
 
+    engine_name = NAME
     quantization: str | None = None
 
     @classmethod
@@ -136,6 +141,13 @@ class CTranslate2Run(Run):
         package()
         made = cls(run.config, run.model, run.tokenizers, run.folder, run.weights, run.key)
         made.quantization, made.engines = quantization, {}
+        return made
+
+    @classmethod
+    def opened(cls, run: Run, folder: Path, depth: str) -> "CTranslate2Run":
+        """With an export that was made before, of this depth and the run's language."""
+        made = cls.of(run)
+        made.engines[run.plan(depth), run.key] = translator(folder)
         return made
 
     engines: dict[tuple[Plans, str], Any]
@@ -177,10 +189,7 @@ class CTranslate2Run(Run):
 
     def engine(self, plans: Plans, key: str) -> Any:
         if (plans, key) not in self.engines:
-            folder = self.exported(plans, key)
-            self.engines[plans, key] = package().Translator(
-                str(folder), device="cpu", intra_threads=torch.get_num_threads()
-            )
+            self.engines[plans, key] = translator(self.exported(plans, key))
         return self.engines[plans, key]
 
     def exported(self, plans: Plans, key: str) -> Path:

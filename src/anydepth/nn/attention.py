@@ -96,6 +96,12 @@ class SelfAttention(nn.Module):
             attended = attend(q, k, v, Padded(seen), causal=False, dropout=dropout)
         return self.out(attended.flatten(2))
 
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Without the queries."""
+        width, bias = x.shape[-1], self.qkv.bias
+        k, v = split_heads(F.linear(x, self.qkv.weight[width:], None if bias is None else bias[width:]), 2, self.heads)
+        return k, v
+
 
 class CrossAttention(nn.Module):
     """Target words attend to the encoder's states."""

@@ -137,6 +137,10 @@ class Layer(nn.Module):
         if self.context is not None and context is not None:
             slot.context.pair = self.context.attention.keys_and_values(context)
 
+    def remember(self, x: Tensor, slot: AnySlot) -> None:
+        """Only the keys and values of words that skip the layer."""
+        slot.append(*self.attention.keys_and_values(self.enter(x, self.attention_norm)))
+
     def enter(self, x: Tensor, norm: nn.Module) -> Tensor:
         return norm(x) if self.norm_first else x
 

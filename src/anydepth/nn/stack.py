@@ -83,6 +83,12 @@ class Stack(nn.Module):
         assert isinstance(chosen, Layer)
         chosen.hold(slot, memory.state, memory.context)
 
+    def remember(self, layer: int, x: Tensor, slot: AnySlot) -> None:
+        """What later words attend to of one that skips this layer in state x."""
+        chosen = self.layers[layer]
+        assert isinstance(chosen, Layer)
+        chosen.remember(x, slot)
+
     def run(self, part: Callable[..., Any], layer: int, *given: Any) -> Any:
         if not self.training:
             return part(self.layers[layer], *given)

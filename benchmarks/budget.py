@@ -1,0 +1,126 @@
+"""Are sentences answered within their budget, and how good are the answers?
+
+    anydepth evaluate RUN && anydepth calibrate RUN --beam 1 --source SENTENCES
+    python benchmarks/budget.py RUN --beam 1
+
+Each sentence of the test set is translated alone: at every calibrated depth, and within each of several budgets, all in
+an order drawn anew for every sentence. A budget is feasible if the fastest depth is predicted to fit even the longest
+sentence. For each, the share of the sentences answered in time (the goal is 95 %), and BLEU and chrF beside those of
+the best single depth that answers as many in time. Calibrate with other sentences than those of the test set, so that
+nothing is known of them beforehand.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import anydepth
+from anydepth.evaluation.metrics import score
+from anydepth.verbs import read_test_sets
+
+GOAL = 0.95
+
+
+class Way(NamedTuple):
+    """A fixed depth, or a budget."""
+
+    depth: str | None = None
+    budget_ms: float | None = None
+
+
+class Answers(NamedTuple):
+    texts: list[str]
+    milliseconds: list[float]
+    depths: list[str]
+
+    def share(self, budget: float) -> float:
+        return sum(ms <= budget for ms in self.milliseconds) / len(self.milliseconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--source", type=Path, help="default: the recipe's test set")
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--budgets", type=float, nargs="+", help="milliseconds; default: five feasible ones")
+    parser.add_argument("--beam", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, help="write all numbers here, as JSON")
+    args = parser.parse_args()
+    run = anydepth.load(args.run, args.device)
+    ((source, reference),) = read_test_sets(args.run, args.source, args.reference).values()
+    source, reference = source[: args.sentences], reference[: args.sentences]
+    budgets = args.budgets or feasible(run, source, args.beam)
+    ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]
+    ways += [Way(budget_ms=budget) for budget in budgets]
+    answers = ask(run, source, ways, args.beam)
+    rows = [row(answers, budget, reference) for budget in budgets]
+    show(rows)
+    if args.out:
+        args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    if late := [one["budget_ms"] for one in rows if one["in_time"] < GOAL]:
+        sys.exit(f"less than {GOAL:.0%} of the sentences were in time for {late} ms")
+
+
+def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) -> list[float]:
+    """From what the fastest depth needs for the longest sentence to what the best one needs for it."""
+    options, longest = run.guide(beam).options, max(len(ids) for ids in run.sources(source, run.key))
+    times = {depth: options.calibration.predict(depth, longest) for depth in options.depths}
+    least, most = min(times.values()), times[options.depths[0]]
+    return [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
+
+
+def ask(run: anydepth.Run, source: list[str], ways: list[Way], beam: int) -> dict[Way, Answers]:
+    """Every sentence in every way."""
+    answers = {way: Answers([], [], []) for way in ways}
+    draw = random.Random(1)
+    for number, text in enumerate([*source[:3], *source]):
+        for way in draw.sample(ways, len(ways)):
+            start = time.perf_counter()
+            [[best]] = run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
+            seconds = time.perf_counter() - start
+            if number >= 3:  # the first three sentences warm up
+                answers[way].texts.append(best.text)
+                answers[way].milliseconds.append(1000 * seconds)
+                answers[way].depths.append(best.depth)
+    return answers
+
+
+def row(answers: dict[Way, Answers], budget: float, reference: list[str]) -> dict[str, object]:
+    ours = answers[Way(budget_ms=budget)]
+    scores = score(ours.texts, reference)
+    fixed = {way.depth: one for way, one in answers.items() if way.depth and one.share(budget) >= GOAL}
+    theirs = {depth: score(one.texts, reference) for depth, one in fixed.items()}
+    best = max(theirs, key=lambda depth: theirs[depth].bleu, default=None)
+    return {
+        "budget_ms": budget,
+        "in_time": ours.share(budget),
+        "bleu": scores.bleu,
+        "chrf": scores.chrf,
+        "depths": len(set(ours.depths)),
+        "fixed": best,
+        "fixed_in_time": fixed[best].share(budget) if best else None,
+        "fixed_bleu": theirs[best].bleu if best else None,
+        "fixed_chrf": theirs[best].chrf if best else None,
+    }
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF")
+    for one in rows:
+        ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
+        ours += f"  {one['depths']:6d}"
+        if one["fixed"] is None:
+            print(f"{ours}   none")
+            continue
+        fixed = f"{one['fixed']:>10}  {one['fixed_in_time']:7.1%}  {one['fixed_bleu']:5.2f}  {one['fixed_chrf']:5.2f}"
+        print(f"{ours}   {fixed}")
+
+
+if __name__ == "__main__":
+    main()

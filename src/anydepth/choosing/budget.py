@@ -1,0 +1,189 @@
+"""Which depth for how much time: quality from the depth grid (`anydepth evaluate`), time from the calibration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from anydepth.choosing.calibration import COVERAGE, Calibration, find_calibration
+from anydepth.errors import UserError
+from anydepth.evaluation.cells import Cell, depth_name, pareto_front
+from anydepth.evaluation.differences import LEVEL, enough_samples
+from anydepth.evaluation.metrics import METRICS, AnyStatistics, main_metric
+from anydepth.evaluation.records import Record, read_records
+from anydepth.evaluation.significance import Resampling, holm, p_value
+
+if TYPE_CHECKING:
+    from anydepth.run import Run
+
+
+LEVELS = (0.7, 0.8, 0.9)
+"""How likely a single sentence must be in time, where others are surer."""
+AIM = 0.97
+"""The share in time to aim at on average: above COVERAGE, because measurements are few."""
+
+
+class Chosen(NamedTuple):
+    depth: str
+    ms: float
+    """For the whole batch: 19 of 20 take no longer."""
+    fits: bool
+    """Whether that is within the budget; otherwise it is the fastest depth."""
+
+
+class Automatic(NamedTuple):
+    depth: str
+    reason: str
+    """For people."""
+
+
+class Options:
+    """The depths of a run that were both evaluated and calibrated."""
+
+    def __init__(self, cells: Sequence[Cell], calibration: Calibration, record: Record | None = None) -> None:
+        """`record` is where the cells come from; only `automatic` looks into it."""
+        self.cells = [cell for cell in cells if depth_name(cell) in calibration.depths]
+        if not self.cells:
+            raise UserError("no depth was both evaluated and calibrated: give both commands the same --depths")
+        self.metric = main_metric(self.cells[0])
+        self.calibration, self.record = calibration, record
+        self.levels: dict[tuple[float, int], float] = {}
+        self.depths = [depth_name(cell) for cell in sorted(self.cells, key=lambda cell: -cell[self.metric])]
+        """The best first."""
+
+    def within(self, budget_ms: float, tokens: int, sentences: int = 1) -> Chosen:
+        """The best depth that is likely enough to be in time; for a batch, whose sentences share its time, that is
+        `budget_ms` for each of them."""
+        if (budget_ms, sentences) not in self.levels:
+            self.levels[budget_ms, sentences] = self.level(budget_ms, sentences)
+        depth, fits = self.at_level(self.levels[budget_ms, sentences], budget_ms, tokens, sentences)
+        return Chosen(depth, self.calibration.predict(depth, tokens, sentences), fits)
+
+    def at_level(self, level: float, budget_ms: float, tokens: float, sentences: int) -> tuple[str, bool]:
+        """The best depth that is in time with this chance, or else the fastest; and which of the two it is."""
+        times = {depth: self.calibration.predict(depth, tokens, sentences, level) for depth in self.depths}
+        fitting = [depth for depth in self.depths if times[depth] <= budget_ms * sentences]
+        return (fitting[0], True) if fitting else (min(times, key=times.__getitem__), False)
+
+    def level(self, budget_ms: float, sentences: int) -> float:
+        """How likely each sentence must be in time for 19 of 20 to be so on average.
+
+        Short sentences are in time almost surely; so long ones may take a risk, as they do where one depth serves all.
+        The lengths are those of the sentences that were calibrated with.
+        """
+        known = self.calibration
+        for level in LEVELS:
+            chances = []
+            for tokens in known.tokens:
+                depth, _ = self.at_level(level, budget_ms, tokens, sentences)
+                chances.append(known.chance(depth, tokens, sentences, budget_ms * sentences))
+            if fmean(chances) >= AIM:
+                return level
+        return COVERAGE
+
+    def automatic(self, sentences: int = 1) -> Automatic:
+        """Of the depths that no other beats on quality without taking longer, at this batch size and the usual length,
+        the fastest that is not significantly worse than the best."""
+        timed = [cell | {"seconds": self.usual_seconds(depth_name(cell), sentences)} for cell in self.cells]
+        front = pareto_front(timed, self.metric)
+        best = front[-1]
+        chances = {depth_name(cell): self.chances[depth_name(cell)] for cell in front[:-1]}
+        corrected = dict(zip(chances, holm(list(chances.values()))))
+        chosen = next((cell for cell in front[:-1] if corrected[depth_name(cell)] >= LEVEL), best)
+        reason = f"depth {self.says(chosen)}"
+        if chosen is best:
+            return Automatic(depth_name(chosen), f"{reason}; every faster depth is significantly worse")
+        chance = corrected[depth_name(chosen)]
+        reason += f"; not significantly worse (p = {chance:.2g}) than {self.says(best)}"
+        return Automatic(depth_name(chosen), reason)
+
+    def says(self, cell: Cell) -> str:
+        quality = f"{METRICS[self.metric]} {cell[self.metric]:.2f}"
+        return f"{depth_name(cell)} with {quality} in {1000 * cell['seconds']:.3g} ms a sentence"
+
+    def usual_seconds(self, depth: str, sentences: int) -> float:
+        """For one of so many sentences of usual length."""
+        tokens = self.calibration.usual_tokens
+        return self.calibration.predict(depth, tokens, sentences, None) / sentences / 1000
+
+    @cached_property
+    def chances(self) -> dict[str, float]:
+        """How likely each depth's distance from the best one is by chance: paired bootstrap, not yet corrected."""
+        found = self.statistics()
+        best, *others = self.depths
+        resampling = Resampling(len(found[best][0]), enough_samples(len(found)))
+        scores = {depth: found[depth].scores()[self.metric] for depth in self.depths}
+        resampled = {depth: resampling.scores(found[depth])[self.metric] for depth in self.depths}
+        return {depth: p_value(resampled[best], resampled[depth], scores[depth] - scores[best]) for depth in others} | {
+            best: 1.0
+        }
+
+    def statistics(self) -> dict[str, AnyStatistics]:
+        found = self.record.statistics(self.depths) if self.record else {}
+        for depth in self.depths:
+            if depth not in found:
+                raise UserError(f"depth auto: the outputs of depth {depth} were not kept; run anydepth evaluate again")
+        return found
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What is known beside a run about its depths, read at the first need."""
+
+    run: "Run"
+    beam: int
+    key: str = ""
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        return find_calibration(self.run, self.beam, self.key)
+
+    @cached_property
+    def calibrated(self) -> Calibration | None:
+        """The same, or nothing where it is missing."""
+        try:
+            return self.calibration
+        except UserError:
+            return None
+
+    @cached_property
+    def options(self) -> Options:
+        record = evaluated(self.run, self.key)
+        return Options(record.cells, self.calibration, record)
+
+
+def worthwhile_depths(run: "Run") -> list[str]:
+    """Those that a budget could ever choose: without the ones that need no fewer layers than another and score no
+    better. All where the run was not evaluated; the deepest always."""
+    try:
+        cells = evaluated(run, run.key).cells
+    except UserError:
+        return run.depths()
+    metric = main_metric(cells[0])
+
+    def beaten(cell: Cell) -> bool:
+        return any(
+            other is not cell
+            and other["encoder"] <= cell["encoder"]
+            and other["decoder"] <= cell["decoder"]
+            and other[metric] >= cell[metric]
+            for other in cells
+        )
+
+    found = [depth_name(cell) for cell in cells if not beaten(cell)]
+    return list(dict.fromkeys([*found, run.plan().name]))
+
+
+def evaluated(run: "Run", key: str = "") -> Record:
+    """The depth grid of a run, in a language, made with these weights."""
+    if run.folder is None:
+        raise UserError("this run has no folder, so no depth grid beside it: choose a depth")
+    (record,) = read_records([run.folder])
+    record = record.languages.get(key, record)
+    again = f"run anydepth evaluate {run.folder}{f' --language {key}' if key else ''}"
+    if not record.grid:
+        raise UserError(f"{run.folder} has no depth grid, so the quality of a depth is not known: {again}")
+    if record.grid.get("weights") != run.weights_hash:
+        raise UserError(f"{record.folders[0].path / 'grid.json'} was made with other weights: {again}")
+    return record

@@ -1,0 +1,266 @@
+"""How long each depth takes on this machine: measured once (measuring.py), kept beside the run, asked before decoding.
+
+`calibration.json` has an entry for every machine, engine, language, beam and set of weights that was calibrated; times
+are milliseconds. The time of a batch is a line in the tokens of its longest source; between two batch sizes that were
+measured it is interpolated.
+"""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anydepth.errors import UserError
+from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.grid import machine
+
+if TYPE_CHECKING:
+    from anydepth.run import Run
+
+NAME = "calibration.json"
+SCHEMA = 1
+COVERAGE = 0.95
+"""The share of the sentences that should take no longer than predicted."""
+LEAST_GAIN = 1.03
+"""Speculation is used where it was at least so many times as fast: less is noise."""
+
+Origin = dict[str, Any]
+"""What a calibration is true for: `machine`, `engine`, `weights`, `language`, `beam`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """Measurements of batches of similar length."""
+
+    tokens: float
+    """Of the longest source of a batch: the median."""
+    p50: float
+    p95: float
+    measurements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """One depth and batch size. A batch takes base + slope · tokens milliseconds, times one of the `ratios`."""
+
+    depth: str
+    batch: int
+    base: float
+    slope: float
+    error: float
+    """How far the line is from the medians, on average, as a share of them."""
+    ratios: list[float]
+    """Of all measurements to the line at their own length, in order: outputs are longer or shorter than usual."""
+    lengths: list[Length]
+
+    def typical(self, tokens: float) -> float:
+        return self.base + self.slope * tokens
+
+    def safe(self, tokens: float, level: float = COVERAGE) -> float:
+        """What such a share of new sentences takes at most."""
+        return self.ratios[covering(len(self.ratios), level) - 1] * self.typical(tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A setting of speculation and its time: the sum of the medians over all lengths."""
+
+    draft: int
+    draft_words: int
+    ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """One depth and batch size: plain greedy search and drafts of all kinds."""
+
+    depth: str
+    batch: int
+    plain: float
+    drafts: list[Draft]
+
+    @property
+    def best(self) -> Draft | None:
+        """The fastest setting, or none where plain search is as fast."""
+        fastest = min(self.drafts, key=lambda one: one.ms)
+        return fastest if self.plain >= LEAST_GAIN * fastest.ms else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    origin: Origin
+    made: str
+    """The date."""
+    rounds: int
+    tokens: list[int]
+    """How long sources are: of 20 sentences out of as many equal parts, shortest first."""
+    timings: list[Timing]
+    speculation: list[Speculation]
+
+    @property
+    def depths(self) -> list[str]:
+        return list(dict.fromkeys(timing.depth for timing in self.timings))
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({timing.batch for timing in self.timings})
+
+    @property
+    def usual_tokens(self) -> float:
+        return median(self.tokens)
+
+    @cached_property
+    def by_depth(self) -> dict[str, list[Timing]]:
+        """The smallest batches first."""
+        ordered = sorted(self.timings, key=lambda one: one.batch)
+        return {depth: [one for one in ordered if one.depth == depth] for depth in self.depths}
+
+    def predict(self, depth: str, tokens: float, sentences: int = 1, level: float | None = COVERAGE) -> float:
+        """Milliseconds for a batch of so many sentences, the longest of so many tokens: what such a share of them takes
+        at most, or, without a level, the line.
+
+        Batches larger than any measured are taken to need as much for each sentence as the largest.
+        """
+        known = self.by_depth[depth]
+        times = [one.typical(tokens) if level is None else one.safe(tokens, level) for one in known]
+        if sentences > known[-1].batch:
+            return times[-1] * sentences / known[-1].batch
+        return float(np.interp(sentences, [one.batch for one in known], times))
+
+    def chance(self, depth: str, tokens: float, sentences: int, ms: float) -> float:
+        """That a batch is done by then: the share of measurements, at the nearest batch size, that would have been."""
+        nearest = min(self.by_depth[depth], key=lambda one: abs(math.log(one.batch / sentences)))
+        ratio = ms / self.predict(depth, tokens, sentences, None)
+        return bisect_right(nearest.ratios, ratio) / len(nearest.ratios)
+
+    def speculation_at(self, depth: str, sentences: int) -> Speculation | None:
+        """At the nearest batch size, if this depth was measured."""
+        known = [one for one in self.speculation if one.depth == depth]
+        return min(known, key=lambda one: abs(math.log(one.batch / sentences)), default=None)
+
+
+# ---- from measurements
+
+
+def fitted(depth: str, batch: int, measured: Sequence[Sequence[tuple[float, float]]]) -> Timing:
+    """The timing that explains (tokens, milliseconds) pairs, which come by length."""
+    lengths = [
+        Length(
+            tokens=median(tokens for tokens, _ in some),
+            p50=round(median(ms for _, ms in some), 4),
+            p95=round(float(np.quantile([ms for _, ms in some], COVERAGE)), 4),
+            measurements=len(some),
+        )
+        for some in measured
+    ]
+    base, slope = line([one.tokens for one in lengths], [one.p50 for one in lengths])
+    ratios = sorted(ms / (base + slope * tokens) for some in measured for tokens, ms in some)
+    return Timing(
+        depth=depth,
+        batch=batch,
+        base=base,
+        slope=slope,
+        error=round(fmean(abs(base + slope * one.tokens - one.p50) / one.p50 for one in lengths), 4),
+        ratios=[round(ratio, 3) for ratio in ratios],
+        lengths=lengths,
+    )
+
+
+def covering(count: int, level: float = COVERAGE) -> int:
+    """Which of so many sorted values a new one stays below with at least this chance (split conformal prediction); the
+    last where they are too few to tell."""
+    return min(count, math.ceil(level * (count + 1)))
+
+
+def line(tokens: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
+    """Base and slope, neither below 0, with the least squares of relative errors."""
+    x, y = np.array(tokens), np.array(times)
+
+    def least_squares(columns: list[Any]) -> Any:
+        return np.linalg.lstsq(np.stack(columns, axis=1) / y[:, None], np.ones_like(y), rcond=None)[0]
+
+    if np.ptp(x) == 0:
+        return float(y.mean()), 0.0
+    base, slope = least_squares([np.ones_like(x), x])
+    if slope < 0:
+        base, slope = least_squares([np.ones_like(x)])[0], 0.0
+    elif base < 0:
+        base, slope = 0.0, least_squares([x])[0]
+    return round(float(base), 5), round(float(slope), 6)
+
+
+# ---- beside the run
+
+
+def origin_of(run: "Run", beam: int, key: str = "") -> Origin:
+    """What a calibration of this run would be true for, here and now."""
+    here = {"machine": machine(str(run.device)), "engine": run.engine_name}
+    return {**here, "weights": run.weights_hash, "language": key or run.key, "beam": beam}
+
+
+def read_calibrations(file: Path) -> list[Calibration]:
+    """All that were made, on whatever machines; none where there is no file."""
+    if not file.exists():
+        return []
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA:
+            raise UserError(f"{file} has schema {content['schema']}, expected {SCHEMA}: delete it and calibrate again")
+        return [calibration_from(one) for one in content["calibrations"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error}): delete it and calibrate again") from None
+
+
+def calibration_from(content: dict[str, Any]) -> Calibration:
+    timings = [Timing(**one | {"lengths": [Length(**each) for each in one["lengths"]]}) for one in content["timings"]]
+    speculation = [
+        Speculation(**one | {"drafts": [Draft(**each) for each in one["drafts"]]}) for one in content["speculation"]
+    ]
+    return Calibration(**content | {"timings": timings, "speculation": speculation})
+
+
+def keep(calibration: Calibration, folder: Path) -> Path:
+    """Adds it to those beside the run; one of the same origin is replaced."""
+    file = folder / NAME
+    others = [one for one in read_calibrations(file) if one.origin != calibration.origin]
+    content = {"schema": SCHEMA, "calibrations": [asdict(one) for one in (*others, calibration)]}
+    write_atomically(file, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    return file
+
+
+def find_calibration(run: "Run", beam: int, key: str = "") -> Calibration:
+    """The one for this machine and these weights; where there is none, what to do about it."""
+    if run.folder is None:
+        raise UserError("this run has no folder, so no calibration beside it: choose a depth")
+    file, origin = run.folder / NAME, origin_of(run, beam, key)
+    known = read_calibrations(file)
+    for one in known:
+        if one.origin == origin:
+            return one
+    again = f"run {command(run, beam, key or run.key)}"
+    if not known:
+        raise UserError(f"{run.folder} is not calibrated, so the time of a depth is not known: {again}")
+    # the machine comes first: of two that differ in one thing, one that was measured here says more
+    differing = [[name for name, value in origin.items() if one.origin.get(name) != value] for one in known]
+    unlike, nearest = min(zip(differing, known), key=lambda both: ("machine" in both[0], len(both[0])))
+    reasons = [f"{name} {said(name, nearest.origin.get(name))}, not {said(name, origin[name])}" for name in unlike]
+    raise UserError(f"{file} was measured with {'; '.join(reasons)}: {again}")
+
+
+def said(name: str, value: Any) -> str:
+    if name == "weights":
+        return str(value)[:12]
+    return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else repr(value)
+
+
+def command(run: "Run", beam: int, key: str) -> str:
+    """The one that makes the calibration asked for."""
+    engine = f" --engine {run.engine_name}" if run.engine_name != "native" else ""
+    return f"anydepth calibrate {run.folder} --beam {beam}{engine}{f' --language {key}' if key else ''}"

@@ -1,0 +1,111 @@
+"""Texts into batches, each with the depth and the settings it is decoded with."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from anydepth.choosing.budget import Chosen, Guide
+from anydepth.decoding.decoder import DecodingConfig
+from anydepth.errors import UserError
+
+SEARCH_TOKENS = 16_384
+"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
+AUTO = "auto"
+
+
+class Choice(NamedTuple):
+    """What the user leaves to us."""
+
+    depth: str | None
+    """A fixed one, None for the deepest, or `auto`."""
+    budget_ms: float | None
+    drafts: bool
+    """Whether the settings of speculation may be changed."""
+
+
+class Share(NamedTuple):
+    """Texts that are decoded together."""
+
+    places: list[int]
+    depth: str | None
+    decoding: DecodingConfig
+
+
+def schedule(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide) -> list[Share]:
+    """Texts of so many tokens, at a fixed depth, at the one that `auto` finds for all, or each batch at the best
+    within the budget."""
+    if choice.budget_ms is not None:
+        chosen = within_budget(lengths, decoding, choice, guide)
+    else:
+        depth = guide.options.automatic(decoding.batch).depth if choice.depth == AUTO else choice.depth
+        guide.run.plan(depth, guide.key)  # complains about a wrong one, even if there is no text
+        chosen = [(places, depth) for places in batches(lengths, decoding.batch, SEARCH_TOKENS)]
+    if not (decoding.speculate and choice.drafts):
+        return [Share(places, depth, decoding) for places, depth in chosen]
+    return [Share(places, depth, with_drafts(decoding, depth, len(places), guide)) for places, depth in chosen]
+
+
+def within_budget(
+    lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide
+) -> list[tuple[list[int], str | None]]:
+    """Batches and the best depths that are predicted to be done in time. Where even the fastest is not, it is taken and
+    said; where that is so for every batch, it is an error."""
+    budget_ms = choice.budget_ms or 0.0
+    if choice.depth not in (None, AUTO):
+        raise UserError(f"depth {choice.depth}: a budget chooses the depth; give one of the two")
+    if budget_ms <= 0:
+        raise UserError(f"budget_ms: expected above 0, not {budget_ms:g}")
+    if decoding.sample:
+        raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
+    found: list[tuple[list[int], str | None]] = []
+    late: list[tuple[int, int, Chosen]] = []
+    for places in batches(lengths, decoding.batch, SEARCH_TOKENS):
+        tokens = lengths[places[0]]  # the longest
+        chosen = guide.options.within(budget_ms, tokens, len(places))
+        found.append((places, chosen.depth))
+        if not chosen.fits:
+            late.append((len(places), tokens, chosen))
+    if late:
+        say_what_is_late(late, len(found), len(lengths), budget_ms)
+    return found
+
+
+def say_what_is_late(late: list[tuple[int, int, Chosen]], all_batches: int, texts: int, budget_ms: float) -> None:
+    if len(late) == all_batches:
+        raise UserError(f"budget of {budget_ms:g} ms: no depth is fast enough; {fastest(*late[-1])}")
+    count = sum(count for count, _, _ in late)
+    message = f"{count} of {texts} sentences do not fit a budget of {budget_ms:g} ms: {fastest(*late[0])}"
+    warnings.warn(message, stacklevel=2)
+
+
+def fastest(count: int, tokens: int, chosen: Chosen) -> str:
+    together = f", {count} at a time" if count > 1 else ""
+    time = f"a sentence of {tokens} tokens takes up to {chosen.ms / count:.3g} ms"
+    return f"{time} at the fastest depth, {chosen.depth}{together}"
+
+
+def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, guide: Guide) -> DecodingConfig:
+    """With the drafts that calibration found best for so many sentences, or without any where it found none to pay.
+    Without calibration of this depth the settings stay as they are."""
+    depth = guide.run.plan(depth, guide.key).name
+    found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
+    if found is None:
+        return decoding
+    if found.best is None:
+        warnings.warn(
+            f"speculation is off: at depth {depth} and batch {found.batch} plain search was as fast when calibrated",
+            stacklevel=2,
+        )
+        return replace(decoding, speculate=False)
+    return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
+
+
+def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    start = 0
+    while start < len(order):
+        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
+        yield order[start : start + count]
+        start += count

@@ -1,0 +1,293 @@
+"""Depths chosen for a budget, from a real depth grid and times that are given, not measured."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from synthetic_runs import write_run
+
+import anydepth
+from anydepth.choosing.budget import Options, worthwhile_depths
+from anydepth.choosing.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
+from anydepth.errors import UserError
+from anydepth.evaluation.grid import evaluate
+from anydepth.evaluation.records import read_records
+from anydepth.run import Run
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "model"
+TEXTS = [
+    "July",
+    "the first of May",
+    "",
+    "twenty-three euros",
+    "Monday, 4 July 2011",
+    "from the first of May to the second",
+]
+OUTPUTS = ["Juli", "der erste Mai", "", "dreiundzwanzig Euro", "Montag, 4. Juli 2011", "vom ersten bis zum zweiten Mai"]
+SPEEDS = {"1-1": 1.0, "1-2": 2.0, "2-1": 1.5, "2-2": 3.0}
+"""ms for a token, injected."""
+
+
+def times(speeds: dict[str, float], batch: int = 1, ratio: float = 1.0) -> list[Timing]:
+    return [
+        Timing(depth=depth, batch=batch, base=0.0, slope=ms, error=0.0, ratios=[ratio], lengths=[])
+        for depth, ms in speeds.items()
+    ]
+
+
+def calibration(timings: list[Timing], speculation: list[Speculation] | None = None) -> Calibration:
+    return Calibration(
+        origin={}, made="2020-02-02", rounds=8, tokens=[10], timings=timings, speculation=speculation or []
+    )
+
+
+def calibrated(run: Run, beam: int = 1, made: Calibration | None = None) -> None:
+    assert run.folder
+    keep(replace(made or calibration(times(SPEEDS)), origin=origin_of(run, beam)), run.folder)
+    run.guides.clear()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden run with a depth grid of few sentences."""
+    folder = tmp_path_factory.mktemp("runs") / "golden"
+    shutil.copytree(GOLDEN, folder)
+    run = anydepth.load(folder, device="cpu")
+    pairs = [pair for pair in zip(TEXTS, OUTPUTS) if pair[0]]
+    source, reference = map(list, zip(*pairs))
+    evaluate(run, source, reference, run.depths(), beam=1, batch=8, out=folder)
+    return folder
+
+
+@pytest.fixture
+def run(measured: Path, tmp_path: Path) -> Run:
+    """The same, in a folder that a test may change."""
+    shutil.copytree(measured, tmp_path / "run")
+    return anydepth.load(tmp_path / "run", device="cpu")
+
+
+def cells(**qualities: float) -> list[dict[str, float]]:
+    return [
+        {"encoder": int(name[1]), "decoder": int(name[2]), "bleu": quality, "chrf": 0.0, "seconds": 1.0}
+        for name, quality in qualities.items()
+    ]
+
+
+# ---- choosing
+
+
+def test_the_best_depth_that_fits() -> None:
+    options = Options(cells(d11=20, d12=30, d21=25, d22=29), calibration(times(SPEEDS)))
+    chosen = [options.within(budget, 10) for budget in (100, 30, 25, 19, 15, 10)]
+    assert [one.depth for one in chosen] == ["1-2", "1-2", "1-2", "2-1", "2-1", "1-1"]
+    assert all(one.fits for one in chosen)
+    assert [options.within(20, tokens).depth for tokens in (5, 10, 13, 20)] == ["1-2", "1-2", "2-1", "1-1"]
+    assert options.within(9, 10) == ("1-1", 10.0, False)
+
+
+def test_it_is_the_time_of_the_slow_ones_that_must_fit() -> None:
+    options = Options(cells(d11=20, d22=29), calibration(times(SPEEDS, ratio=1.5)))
+    assert [options.within(budget, 10).depth for budget in (45, 44)] == ["2-2", "1-1"]
+
+
+def test_long_sentences_may_take_a_risk_where_short_ones_take_none() -> None:
+    """A fifth of the sentences needs twice the line. With one long sentence in 20, a deep translation of it that is
+    late a fifth of the time costs 1 % in all; with ten of them it would cost 10 %."""
+    spread = [replace(one, ratios=[1.0] * 8 + [2.0] * 2) for one in times({"1-1": 1.0, "2-2": 3.0})]
+    few, many = ([10] * (20 - long) + [100] * long for long in (1, 10))
+    chosen = {}
+    for name, lengths in {"few": few, "many": many}.items():
+        options = Options(cells(d11=20, d22=29), replace(calibration(spread), tokens=lengths))
+        chosen[name] = [options.within(400, tokens).depth for tokens in (10, 100)]
+    assert chosen == {"few": ["2-2", "2-2"], "many": ["2-2", "1-1"]}
+
+
+def test_the_sentences_of_a_batch_share_its_time() -> None:
+    """Eight take twice as long as one: each may take four times as long as its share."""
+    known = calibration(times(SPEEDS) + times({depth: 2 * ms for depth, ms in SPEEDS.items()}, batch=8))
+    options = Options(cells(d11=20, d22=29), known)
+    assert [options.within(budget, 10, 8).depth for budget in (7.5, 7.4)] == ["2-2", "1-1"]
+    assert options.within(7.5, 10, 8).ms == 60
+    assert options.within(7.5, 10, 16).depth == "2-2"
+
+
+def test_only_depths_that_are_known_twice() -> None:
+    options = Options(cells(d11=20, d22=29, d33=40), calibration(times(SPEEDS)))
+    assert options.depths == ["2-2", "1-1"]
+    with pytest.raises(UserError, match="no depth was both evaluated and calibrated"):
+        Options(cells(d33=40), calibration(times(SPEEDS)))
+
+
+@pytest.mark.parametrize(
+    ("chances", "chosen"),
+    [
+        ({"1-1": 0.001, "2-1": 0.06, "1-2": 0.9}, "2-1"),
+        ({"1-1": 0.001, "2-1": 0.02, "1-2": 0.9}, "1-2"),
+        ({"1-1": 0.001, "2-1": 0.03, "1-2": 0.04}, "2-1"),  # times 2, after Holm: no longer significant
+        ({"1-1": 0.001, "2-1": 0.001, "1-2": 0.001}, "2-2"),
+        ({"1-1": 0.5, "2-1": 0.001, "1-2": 0.001}, "1-1"),
+    ],
+)
+def test_auto_takes_the_fastest_that_is_not_significantly_worse(chances: dict[str, float], chosen: str) -> None:
+    options = Options(cells(d11=20, d12=28, d21=27, d22=29), calibration(times(SPEEDS)))
+    options.__dict__["chances"] = chances | {"2-2": 1.0}
+    found = options.automatic()
+    assert found.depth == chosen
+    if chances["2-1"] == 0.06:
+        assert found.reason == (
+            "depth 2-1 with BLEU 27.00 in 15 ms a sentence; "
+            "not significantly worse (p = 0.12) than 2-2 with BLEU 29.00 in 30 ms a sentence"
+        )
+
+
+def test_auto_leaves_out_what_is_beaten() -> None:
+    options = Options(cells(d11=20, d12=21, d21=27, d22=29), calibration(times(SPEEDS)))
+    options.__dict__["chances"] = {"1-1": 0.001, "2-1": 0.001, "1-2": 0.9, "2-2": 1.0}
+    assert options.automatic().depth == "2-2"  # 1-2 is slower and worse than 2-1
+
+
+def test_auto_takes_the_best_where_all_others_are_worse(tmp_path: Path) -> None:
+    (record,) = read_records([write_run(tmp_path / "toy", encoders=(1, 6), decoders=(1, 6), sentences=200)])
+    speeds = {"1-1": 1.0, "6-6": 4.0}
+    found = Options(record.cells, calibration(times(speeds)), record).automatic()
+    assert found.depth == "6-6"
+    assert "every faster depth is significantly worse" in found.reason
+    # where the best is also the fastest there is nothing to weigh
+    assert Options(record.cells, calibration(times({"1-1": 4.0, "6-6": 1.0})), record).automatic().depth == "6-6"
+
+
+# ---- a run
+
+
+def tokens_of(run: Run, texts: list[str]) -> list[int]:
+    return [len(ids) for ids in run.sources(texts, "")]
+
+
+def test_every_sentence_gets_its_depth_and_keeps_its_place(run: Run) -> None:
+    calibrated(run)
+    options = run.guide(1).options
+    lengths = tokens_of(run, TEXTS)
+    budget = 1.2 * max(lengths)
+    found = [best for (best,) in run.translations(TEXTS, beam=1, batch=1, budget_ms=budget)]
+    wanted = [options.within(budget, tokens).depth if tokens else "" for tokens in lengths]
+    assert [one.depth for one in found] == wanted
+    assert len(set(wanted)) > 2
+    for text, one in zip(TEXTS, found):
+        assert not text or run.translate([text], one.depth, beam=1) == [one.text]
+    assert run.translate(TEXTS, "auto", beam=1, batch=1, budget_ms=budget) == [one.text for one in found]
+
+
+def test_an_infeasible_budget_is_said(run: Run) -> None:
+    calibrated(run)
+    lengths = tokens_of(run, TEXTS)
+    shortest = min(tokens for tokens in lengths if tokens)
+    message = (
+        f"no depth is fast enough; a sentence of {shortest} tokens takes up to {shortest} ms at the fastest depth, 1-1"
+    )
+    with pytest.raises(UserError, match=message):
+        run.translate(TEXTS, beam=1, batch=1, budget_ms=shortest - 0.5)
+    message = f"^1 of 5 sentences do not fit a budget of .* of {max(lengths)} tokens takes up to {max(lengths)} ms"
+    with pytest.warns(UserWarning, match=message):
+        (*_, [late]) = run.translations(TEXTS, beam=1, batch=1, budget_ms=max(lengths) - 1)
+    assert late.depth == "1-1"
+
+
+def test_a_budget_alone_is_not_enough(run: Run) -> None:
+    with pytest.raises(UserError, match=r"is not calibrated, .*: run anydepth calibrate .* --beam 1$"):
+        run.translate(TEXTS, beam=1, budget_ms=20)
+    with pytest.raises(UserError, match="is not calibrated"):
+        run.translate(TEXTS, "auto", beam=1)
+    calibrated(run)
+    for settings, message in (
+        ({"depth": "2-2"}, "depth 2-2: a budget chooses the depth"),
+        ({"budget_ms": -3.0}, "budget_ms: expected above 0, not -3"),
+        ({"sample": True}, "time of sampling is not calibrated"),
+        ({"beam": 4}, r"beam 1, not 4: run anydepth calibrate"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run.translate(TEXTS, **{"beam": 1, "budget_ms": 20.0} | settings)
+    assert run.folder
+    grid = run.folder / "grid.json"
+    grid.write_text(grid.read_text().replace(run.weights_hash or "", "0" * 64))
+    run.guides.clear()
+    with pytest.raises(UserError, match=r"grid.json was made with other weights: run anydepth evaluate"):
+        run.translate(TEXTS, beam=1, budget_ms=20)
+    grid.unlink()
+    with pytest.raises(UserError, match=r"has no depth grid, .*: run anydepth evaluate"):
+        run.translate(TEXTS, beam=1, budget_ms=20)
+
+
+def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, int, int, int]] = []
+    search = Run.search
+
+    def watched(self, sources, numbers, plans, key, decoding):
+        seen.append((decoding.speculate, decoding.draft, decoding.draft_words, len(sources)))
+        return search(self, sources, numbers, plans, key, decoding)
+
+    monkeypatch.setattr(Run, "search", watched)
+    expected = run.translate(TEXTS, beam=1)
+    assert run.translate(TEXTS, beam=1, speculate=True) == expected
+    assert seen.pop() == (True, 1, 4, 5)  # not calibrated: the recipe's
+    tried = [
+        Speculation(depth="2-2", batch=1, plain=3.0, drafts=[Draft(draft=1, draft_words=6, ms=2.0)]),
+        Speculation(depth="2-2", batch=8, plain=3.0, drafts=[Draft(draft=1, draft_words=6, ms=4.0)]),
+    ]
+    calibrated(run, made=calibration(times(SPEEDS), tried))
+    seen.clear()
+    assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
+    assert seen == [(True, 1, 6, 1)] * 5
+    with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 and batch 8"):
+        assert run.translate(TEXTS, beam=1, speculate=True, batch=8) == expected
+    assert seen.pop()[0] is False
+    assert run.translate(TEXTS, beam=1, speculate=True, batch=8, draft_words=2) == expected
+    assert seen.pop() == (True, 1, 2, 5)
+
+
+def test_depths_that_a_smaller_one_equals_are_not_worth_a_measurement(run: Run) -> None:
+    assert run.folder
+    grid = json.loads((run.folder / "grid.json").read_text())
+    for cell, bleu in zip(grid["cells"], (20.0, 20.0, 25.0, 24.0), strict=True):  # 1-1, 1-2, 2-1, 2-2
+        cell["bleu"] = bleu
+    (run.folder / "grid.json").write_text(json.dumps(grid))
+    assert worthwhile_depths(run) == ["1-1", "2-1", "2-2"]
+    (run.folder / "grid.json").unlink()
+    assert worthwhile_depths(run) == run.depths()
+
+
+# ---- the command line
+
+
+def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli) -> None:
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in TEXTS))
+    short = tmp_path / "short"
+    short.write_text("July\nMay\n")
+    folder, how = run.folder, ("--beam", 1, "--device", "cpu")
+    code, _, error = cli("translate", folder, text, *how, "--budget-ms", 20)
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"run anydepth calibrate {folder} --beam 1" in error
+    code, out, _ = cli("calibrate", folder, "--source", short, "--quick", *how, "--depths", "1-1,2-2")
+    assert code == 0
+    assert "speculation at 2-2, batch 1" in out
+    assert f"The calibration is in {folder}/calibration.json." in out
+    code, out, error = cli("translate", folder, text, *how, "--budget-ms", 1e6, "--batch", 1)
+    best = run.guide(1).options.depths[0]
+    assert (code, out) == (0, "".join(f"{line}\n" for line in run.translate(TEXTS, best, beam=1)))
+    assert f"sentences by depth: 5 at {best}" in error
+    code, out, error = cli("translate", folder, text, *how, "--depth", "auto")
+    chosen = run.guide(1).options.automatic(64)
+    assert (code, out) == (0, "".join(f"{line}\n" for line in run.translate(TEXTS, chosen.depth, beam=1)))
+    assert error == f"anydepth: {chosen.reason}\n"
+    for wrong, message in (
+        (["translate", folder, text, *how, "--budget-ms", 20, "--depth", "2-2"], "a budget chooses the depth"),
+        (["translate", folder, text, *how, "--budget-ms", 1e-4], "no depth is fast enough"),
+        (["calibrate", folder, "--batches", "1,x"], "--batches 1,x: expected whole numbers"),
+        (["calibrate", folder, "--depths", "9-9", "--source", text], "depth 9-9: this run has"),
+    ):
+        code, _, error = cli(*wrong)
+        assert code == 2
+        assert message in error

@@ -1,0 +1,211 @@
+"""What calibration makes of times that are given to it: no test here looks at a real clock's seconds."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import anydepth
+from anydepth.choosing.calibration import (
+    NAME,
+    Calibration,
+    Draft,
+    Speculation,
+    Timing,
+    covering,
+    find_calibration,
+    fitted,
+    keep,
+    line,
+    origin_of,
+    read_calibrations,
+)
+from anydepth.choosing.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.errors import UserError
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "model"
+TEXTS = [Text("x" * tokens, tokens) for tokens in range(1, 101)]
+
+
+class Machine:
+    """Decodes nothing and takes as long as it is told, on a clock of its own."""
+
+    def __init__(self, milliseconds: Callable[[int, Setting], float]) -> None:
+        self.milliseconds, self.now, self.order = milliseconds, 0.0, list[Setting]()
+
+    def clock(self) -> float:
+        return self.now
+
+    def decode(self, texts: list[str], setting: Setting) -> None:
+        assert len(texts) == setting.batch
+        self.order.append(setting)
+        self.now += self.milliseconds(max(map(len, texts)), setting) / 1000
+
+
+def timing(depth: str = "6-6", batch: int = 1, base: float = 1.0, slope: float = 0.5, ratio: float = 1.0) -> Timing:
+    return Timing(depth=depth, batch=batch, base=base, slope=slope, error=0.0, ratios=[ratio], lengths=[])
+
+
+def calibration(timings: list[Timing], speculation: list[Speculation] | None = None) -> Calibration:
+    return Calibration(
+        origin={}, made="2020-02-02", rounds=8, tokens=[9], timings=timings, speculation=speculation or []
+    )
+
+
+def test_a_machine_that_takes_a_line_is_found_out() -> None:
+    settings = [Setting("1-1", 1), Setting("6-6", 1), Setting("6-6", 8)]
+    layers = {"1-1": 1, "6-6": 6}
+    machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.25 * tokens)
+    measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
+    for setting in settings:
+        found = fitted(setting.depth, setting.batch, measured[setting])
+        assert found.base == pytest.approx(setting.batch, abs=1e-3)
+        assert found.slope == pytest.approx(layers[setting.depth] * 0.25, abs=1e-4)
+        assert found.error < 1e-4
+        assert found.ratios == pytest.approx([1] * 5 * LENGTHS, abs=1e-3)
+        assert [length.measurements for length in found.lengths] == [5] * LENGTHS
+
+
+def test_the_first_round_warms_up_and_rounds_are_interleaved() -> None:
+    settings = [Setting("1-1", 1), Setting("6-6", 1)]
+    machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) * LENGTHS else 1.0)
+    measured = measure(machine.decode, TEXTS, settings, 3, machine.clock)
+    assert {round(ms, 6) for groups in measured.values() for some in groups for _, ms in some} == {1.0}
+    size = len(settings) * LENGTHS
+    for start in range(0, len(machine.order), size):
+        assert sorted(machine.order[start : start + size]) == sorted(settings * LENGTHS)
+
+
+def test_all_settings_see_the_same_sentences_of_a_round() -> None:
+    settings = [Setting("1-1", 1), Setting("6-6", 1)]
+    machine = Machine(lambda tokens, setting: 1.0)
+    first, second = measure(machine.decode, TEXTS, settings, 4, machine.clock).values()
+    first, second = ([[tokens for tokens, _ in some] for some in groups] for groups in (first, second))
+    assert first == second
+    assert len(set(first[0])) > 1
+
+
+def test_few_sentences_are_used_again() -> None:
+    assert [one.tokens for one in neighbours(TEXTS[:3], 5, 0.9)] == [1, 2, 3, 1, 2]
+    assert [one.tokens for one in neighbours(TEXTS, 3, 0.99)] == [98, 99, 100]
+
+
+def test_19_of_20_new_sentences_take_no_longer_than_predicted() -> None:
+    """Outputs are longer or shorter than their sources: the line alone is exceeded by half of them."""
+    draw = np.random.default_rng(3)
+    late = []
+    for _ in range(200):
+        machine = Machine(lambda tokens, _: (2 + 0.3 * tokens) * float(draw.lognormal(0, 0.3)))
+        measured = measure(machine.decode, TEXTS, [Setting("6-6", 1)], 8, machine.clock)
+        found = fitted("6-6", 1, measured[Setting("6-6", 1)])
+        fresh = [(one.tokens, machine.milliseconds(one.tokens, Setting("6-6", 1))) for one in TEXTS]
+        late.append(np.mean([ms > found.safe(tokens) for tokens, ms in fresh]))
+    assert 0.02 < np.mean(late) < 0.055
+
+
+def test_chances_are_shares_of_the_measurements() -> None:
+    one = replace(timing(base=10, slope=0), ratios=[0.5, 1.0, 1.5, 2.0])
+    known = calibration([one])
+    assert [known.chance("6-6", 5, 1, ms) for ms in (4, 5, 12, 20)] == [0, 0.25, 0.5, 1]
+    assert [known.predict("6-6", 5, 1, level) for level in (0.2, 0.5, 0.95)] == [5, 15, 20]
+
+
+def test_covering_takes_the_slowest_of_few() -> None:
+    assert [covering(count) for count in (1, 18, 19, 20, 39, 100)] == [1, 18, 19, 20, 38, 96]
+
+
+def test_lines_do_not_fall_and_do_not_start_below_zero() -> None:
+    assert line([10, 20], [3.0, 5.0]) == pytest.approx((1.0, 0.2))
+    assert line([10, 10], [3.0, 5.0]) == (4.0, 0.0)
+    base, slope = line([10, 20], [5.0, 3.0])
+    assert 3 < base < 5
+    assert slope == 0
+    base, slope = line([10, 20], [1.0, 4.0])
+    assert base == 0
+    assert 0.1 < slope < 0.2
+
+
+def test_batch_sizes_between_and_beyond_those_measured() -> None:
+    known = calibration([timing(batch=1, base=2, slope=0), timing(batch=8, base=9, slope=0, ratio=2)])
+    assert known.predict("6-6", 5, 1) == 2
+    assert known.predict("6-6", 5, 8) == 18
+    assert known.predict("6-6", 5, 8, None) == 9
+    assert known.predict("6-6", 5, 4, None) == pytest.approx(5)
+    assert known.predict("6-6", 5, 32) == pytest.approx(4 * 18)
+
+
+def test_speculation_is_on_only_where_it_pays() -> None:
+    seconds = {0: 10.0, 1: 5.0, 2: 12.0}
+    machine = Machine(lambda _, setting: seconds[setting.draft] * (1 if setting.batch == 1 else 1 + setting.draft))
+    settings = [Setting("6-6", batch, draft, 2 * draft) for batch in (1, 8) for draft in (0, 1, 2)]
+    settings.append(Setting("1-1", 1))
+    one, eight = compared(measure(machine.decode, TEXTS, settings, 3, machine.clock))
+    assert one.best == Draft(draft=1, draft_words=2, ms=pytest.approx(4 * 5.0))
+    assert (one.plain, one.depth, eight.best) == (pytest.approx(40), "6-6", None)
+    almost = replace(one, drafts=[Draft(draft=1, draft_words=2, ms=39.5)])
+    assert almost.best is None
+    known = calibration([], [one, replace(eight, batch=32)])
+    assert [known.speculation_at("6-6", n).batch for n in (1, 4, 8, 64)] == [1, 1, 32, 32]
+    assert known.speculation_at("6-1", 1) is None
+
+
+def test_the_file_keeps_other_machines(tmp_path: Path) -> None:
+    here = calibration([timing()], [Speculation(depth="6-6", batch=1, plain=2.0, drafts=[])])
+    other = replace(here, origin={"machine": "other"})
+    keep(here, tmp_path)
+    keep(other, tmp_path)
+    newer = replace(here, timings=[timing(base=3.0)])
+    keep(newer, tmp_path)
+    assert read_calibrations(tmp_path / NAME) == [other, newer]
+    (tmp_path / NAME).write_text("{")
+    with pytest.raises(UserError, match=r"calibration.json is damaged"):
+        read_calibrations(tmp_path / NAME)
+    (tmp_path / NAME).write_text(json.dumps({"schema": 2}))
+    with pytest.raises(UserError, match="schema 2, expected 1"):
+        read_calibrations(tmp_path / NAME)
+
+
+def test_a_calibration_is_true_only_where_it_was_made(tmp_path: Path) -> None:
+    run = anydepth.load(GOLDEN, device="cpu")
+    run.folder = tmp_path
+    with pytest.raises(UserError, match=rf"is not calibrated, .* run anydepth calibrate {tmp_path} --beam 1$"):
+        find_calibration(run, 1)
+    made = replace(calibration([timing()]), origin=origin_of(run, 1))
+    keep(made, tmp_path)
+    assert find_calibration(run, 1) == made
+    with pytest.raises(UserError, match=r"beam 1, not 5: run anydepth calibrate .* --beam 5"):
+        find_calibration(run, 5)
+    (tmp_path / NAME).unlink()
+    keep(replace(made, origin=made.origin | {"machine": {"name": "Toy CPU", "threads": 64}}), tmp_path)
+    with pytest.raises(UserError, match=r"machine name Toy CPU, threads 64, not name .*: run anydepth calibrate"):
+        find_calibration(run, 1)
+    keep(replace(made, origin=made.origin | {"weights": "0123456789abcdef"}), tmp_path)
+    with pytest.raises(UserError, match=r"weights 0123456789ab, not [0-9a-f]{12}: run"):
+        find_calibration(run, 1)
+
+
+def test_a_real_run_is_measured() -> None:
+    run = anydepth.load(GOLDEN, device="cpu")
+    texts = ["the first of May", "", "twenty-three euros", "Monday, 4 July 2011", "July"]
+    shown: list[tuple[int, int]] = []
+    now = iter(range(10**6))
+    made = calibrate(
+        run, texts, ["1-1", "2-2"], batches=[2], beam=1, rounds=1, clock=lambda: float(next(now)),
+        progress=lambda *both: shown.append(both),
+    )  # fmt: skip
+    assert [(one.depth, one.batch) for one in made.timings] == [("1-1", 2), ("2-2", 2)]
+    assert all(one.typical(9) == pytest.approx(1000) for one in made.timings)
+    lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
+    assert made.tokens == [length for length in lengths for _ in range(5)]
+    assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
+    assert shown[-1] == (len(shown), len(shown)) == (40, 40)
+    assert calibrate(run, texts, ["2-1"], batches=[1], beam=2, rounds=1).speculation == []
+    with pytest.raises(UserError, match="no sentence to measure with"):
+        calibrate(run, ["", " "])
+    with pytest.raises(UserError, match="batches: expected at least 1, not 0"):
+        calibrate(run, texts, batches=[0])
+    with pytest.raises(UserError, match="depth 3-1: this run has"):
+        calibrate(run, texts, ["3-1"])
