@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,6 +29,9 @@ from anydepth.models import Translator
 from anydepth.plan import Plan, Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
+
+if TYPE_CHECKING:
+    from anydepth.choosing.selector import Selector
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -147,6 +150,15 @@ class Run:
         """Searches kept as CUDA graphs."""
         return RecordedSearches()
 
+    @cached_property
+    def selector(self) -> "Selector":
+        """What chooses a depth for every sentence, where one was trained."""
+        from anydepth.choosing.selector import NAME, load_selector
+
+        if self.folder is None:
+            raise UserError("depth selector: needs a run that was loaded from a folder")
+        return load_selector(self, self.folder / NAME)
+
     @property
     def device(self) -> torch.device:
         return self.model.output.weight.device
@@ -196,8 +208,12 @@ class Run:
         return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
     def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` translations of each text."""
+        """The `n_best` translations of each text; `depth="selector"` chooses one for each (choosing/selector.py)."""
         self.check_task("translations")
+        if depth is not None and depth.startswith("selector"):
+            from anydepth.choosing.selector import outputs_at_chosen_depths
+
+            return outputs_at_chosen_depths(self, texts, depth, **settings)
         return self.outputs(texts, depth, **settings)
 
     def summarize(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:
