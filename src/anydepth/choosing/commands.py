@@ -14,7 +14,7 @@ from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.files import write_lines
+from anydepth.evaluation.files import read_lines, write_lines
 from anydepth.evaluation.languages import TestSet
 from anydepth.evaluation.report import write_report
 from anydepth.run import Run
@@ -24,10 +24,12 @@ Show = Callable[[str, str], Any]
 
 
 def keep_pairs(pairs: TestSet, folder: Path) -> tuple[Path, Path]:
-    """As files, which labels are made of."""
+    """As files, which labels are made of; those of other pairs are not overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     files = folder / "source.txt", folder / "reference.txt"
     for file, lines in zip(files, pairs):
+        if file.exists() and read_lines(file) != lines:
+            raise UserError(f"{folder} has labels of other sentences: remove it, or give another --out")
         write_lines(file, lines)
     return files
 
@@ -56,7 +58,10 @@ def make_selector(
             decode_depths(run, source, folder / name, beam=beam, batch=batch, block=block, progress=progress)
     if os.environ.get("RANK", "0") != "0":
         return None
-    each = {name: read_labels(run, *both, folder / name) for name, both in files.items()}
+    each = {}
+    for name, both in files.items():
+        with show(f"scoring {name}", "depths") as progress:
+            each[name] = read_labels(run, *both, folder / name, progress)
     labels = each["labels"]
     share, seen = seen_in_training(run.config, labels.texts)
     notes = {"seen": seen} | ({} if share is None else {"seen_share": share})

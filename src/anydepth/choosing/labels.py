@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from anydepth.choosing.oracle import SAME
+from anydepth.choosing.oracle import SAME, fastest_of_the_best
 from anydepth.config import Config
 from anydepth.data.corpora import Skips, read_pairs
 from anydepth.data.distillation import BLOCK, distill
@@ -57,7 +57,7 @@ class Labels(NamedTuple):
     @property
     def best(self) -> str:
         """The depth with the best mean chrF."""
-        return self.depths[int(self.chrf.mean(axis=0).argmax())]
+        return self.depths[fastest_of_the_best(self.chrf.mean(axis=0)[:, None])[0]]
 
     def take(self, rows: Array) -> "Labels":
         texts, ids = [self.texts[row] for row in rows], [self.ids[row] for row in rows]
@@ -101,14 +101,18 @@ def decode_depths(
         distill(run, source, outputs / f"{depth}.txt.gz", depth, beam=beam, batch=batch, block=block, progress=show)
 
 
-def read_labels(run: Run, source: Path, reference: Path, folder: Path) -> Labels:
-    """The labels of a source that was decoded at every depth."""
+def read_labels(run: Run, source: Path, reference: Path, folder: Path, progress: Progress | None = None) -> Labels:
+    """The labels of a source that was decoded at every depth. `progress` counts depths."""
     lines = {path: count_lines(path) for path in (source, reference)}
     if len(set(lines.values())) > 1:
         raise UserError(f"{source} has {lines[source]} lines but {reference} {lines[reference]}: expected as many")
     depths, lowercase = fast_first(run.depths()), run.config.tokenizer.lowercase
     rows, texts, ids, references = usable(run, source, reference)
-    each = [scored(folder, depth, reference, rows, references, lowercase) for depth in depths]
+    each = []
+    for depth in depths:
+        each.append(scored(folder, depth, reference, rows, references, lowercase))
+        if progress:
+            progress(len(each), len(depths))
     return Labels(depths, texts, ids, np.stack(each, axis=1))
 
 
