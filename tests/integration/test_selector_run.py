@@ -1,7 +1,10 @@
 """The selector of a real run: labels that survive a kill, one command to train it, one to judge it, and its use."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -131,9 +134,12 @@ def test_the_commands(cli: Cli, folder: Path) -> None:
     run, files = folder / "run", ["--source", folder / "text.en", "--reference", folder / "text.de"]
     common = [run, *files, "--beam", 1, "--device", "cpu"]
     (folder / "times.json").write_text(json.dumps(dict(zip(DEPTHS, (1, 2, 3, 4)))))
-    code, out, err = cli("selector", *common, *QUICK, "--fine-tune", "--times", folder / "times.json")
-    assert (code, err) == (0, "")
-    assert "the translation model was trained on" in out
+    shared = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "anydepth"]
+    given = ["selector", *common, *QUICK, "--fine-tune", "--times", folder / "times.json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    made = subprocess.run([*shared, *map(str, given)], env=environment, text=True, capture_output=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("the translation model was trained on") == 1  # one of the two processes speaks
     code, out, err = cli("selector", *common, "--evaluate", "--json", "--sentences", 12)
     assert (code, err) == (0, "")
     rows = {row["name"]: row for row in json.loads(out)["rows"]}

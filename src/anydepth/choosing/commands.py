@@ -1,7 +1,6 @@
 """What `anydepth selector` does, for a run in a folder."""
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from anydepth.evaluation.files import read_lines, write_lines
 from anydepth.evaluation.languages import TestSet
 from anydepth.evaluation.report import write_report
 from anydepth.run import Run
+from anydepth.training.distributed import stay
 
 Show = Callable[[str, str], Any]
 """A title and what is counted → a context that gives a `Progress`."""
@@ -28,9 +28,10 @@ def keep_pairs(pairs: TestSet, folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = folder / "source.txt", folder / "reference.txt"
     for file, lines in zip(files, pairs):
-        if file.exists() and read_lines(file) != lines:
+        if not file.exists():
+            write_lines(file, lines)
+        elif read_lines(file) != lines:
             raise UserError(f"{folder} has labels of other sentences: remove it, or give another --out")
-        write_lines(file, lines)
     return files
 
 
@@ -53,10 +54,11 @@ def make_selector(
     config, ms = read(SelectorConfig, {}, settings, "selector"), read_times(run, times)
     parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
     files = {name: keep_pairs(part, folder / name) for name, part in parts.items()}
-    for name, (source, _) in files.items():
-        with show(f"decoding {name}", "sentences") as progress:
-            decode_depths(run, source, folder / name, beam=beam, batch=batch, block=block, progress=progress)
-    if os.environ.get("RANK", "0") != "0":
+    with stay(str(run.device)) as ranks:
+        for name, (source, _) in files.items():
+            with show(f"decoding {name}", "sentences") as progress:
+                decode_depths(run, source, folder / name, beam=beam, batch=batch, block=block, progress=progress)
+    if not ranks.first:
         return None
     each = {}
     for name, both in files.items():

@@ -27,6 +27,7 @@ from anydepth.evaluation.metrics import Array, Statistics, sacrebleu_metrics, sc
 from anydepth.plan import parse_depth
 from anydepth.run import Progress, Run
 from anydepth.training.checkpoint import checksum
+from anydepth.training.distributed import stay
 
 
 class Labels(NamedTuple):
@@ -96,9 +97,10 @@ def decode_depths(
         raise UserError(f"{run.folder or 'this run'} has one depth, {depths[0]}: nothing to choose from")
     outputs = folder / "outputs"
     outputs.mkdir(parents=True, exist_ok=True)
-    for number, depth in enumerate(depths):
-        show = shifted(progress, number, len(depths))
-        distill(run, source, outputs / f"{depth}.txt.gz", depth, beam=beam, batch=batch, block=block, progress=show)
+    with stay(str(run.device)):
+        for number, depth in enumerate(depths):
+            show = shifted(progress, number, len(depths))
+            distill(run, source, outputs / f"{depth}.txt.gz", depth, beam=beam, batch=batch, block=block, progress=show)
 
 
 def read_labels(run: Run, source: Path, reference: Path, folder: Path, progress: Progress | None = None) -> Labels:

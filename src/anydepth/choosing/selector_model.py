@@ -59,9 +59,8 @@ class SelectorConfig:
                 raise ValueError(f"{name} must be at least 1")
         if self.width < 0 or (self.width and self.width % self.heads):
             raise ValueError(f"width must be 0 or a multiple of the {self.heads} heads, not {self.width}")
-        for name in ("dropout", "momentum"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError("dropout must be at least 0 and below 1")
         if self.alpha < 0:
             raise ValueError("alpha must not be negative")
         if not 0 <= self.balance <= 1:
@@ -69,8 +68,9 @@ class SelectorConfig:
         for name in ("beta", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0")
-        if not 0 < self.validation < 1:
-            raise ValueError("validation must be between 0 and 1")
+        for name in ("momentum", "validation"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be between 0 and 1")
 
 
 class SelectorNet(nn.Module):

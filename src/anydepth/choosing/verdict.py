@@ -64,10 +64,12 @@ class Judgement:
                 how = how if one.p_value < SIGNIFICANT else "not significantly different from"
                 figures = f"{one.value:+.2f} chrF, {one.low:+.2f} … {one.high:+.2f}, p = {one.p_value:.3f}"
                 said.append(f"{row.name}: {how} fixed depths in the same time ({row.fixed}): {figures}")
-        if said:
-            shares = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.explained.items())
-            said.append(f"variance of the gains over full depth that is explained: {shares}")
         return said
+
+    def reason(self) -> str:
+        """How much of what matters can be known beforehand."""
+        shares = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.explained.items())
+        return f"variance of the gains over full depth that is explained by {shares}"
 
 
 def read_judgement(folder: Path) -> Judgement | None:

@@ -8,8 +8,8 @@ from anydepth.evaluation.records import Record
 
 FOLDER = "selector"
 """In a run's own."""
-CHOOSERS = ("selector", "selector, fine-tuned", "budget-aware selector", "oracle")
-"""Whose depths are drawn."""
+MARKERS = {"selector": "D", "selector, fine-tuned": "s", "budget-aware selector": "^", "oracle": "*"}
+"""Of the ways to choose that are drawn."""
 
 
 class ChoosingPart(NamedTuple):
@@ -36,13 +36,12 @@ def tradeoff(judgement: Judgement) -> str:
             axes.scatter(xs, ys, s=18, color=MUTED, label=name)
         else:
             axes.plot(xs, ys, color=SERIES[place % len(SERIES)], marker="o", markersize=3, linewidth=1.5, label=name)
-    for place, row in enumerate(row for row in judgement.rows if row.name in CHOOSERS):
+    for place, row in enumerate(row for row in judgement.rows if row.name in MARKERS):
         x, y = row.ms[0], row.scores["chrf"][0]
-        axes.scatter(x, y, s=60, marker="D", color=INK, gid=f"way-{place}")
-        axes.annotate(row.name, (x, y), xytext=(6, 6), textcoords="offset points", fontsize=11)
+        axes.scatter(x, y, s=60, marker=MARKERS[row.name], color=INK, label=row.name, gid=f"way-{place}")
         titles[f"way-{place}"] = f"{row.name}: {number(y)} chrF in {number(x)} ms"
     axes.set(xlabel="milliseconds a sentence", ylabel="chrF")
-    axes.margins(x=0.12, y=0.12)
+    axes.margins(x=0.05, y=0.08)
     axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     return as_svg(figure, "chrF against the time of a sentence", titles)
 
@@ -50,7 +49,7 @@ def tradeoff(judgement: Judgement) -> str:
 @styled
 def distribution(judgement: Judgement) -> str:
     """The share of the sentences that each way decodes at each depth."""
-    rows = [row for row in judgement.rows if row.name in CHOOSERS]
+    rows = [row for row in judgement.rows if row.name in MARKERS]
     depths = list(dict.fromkeys(depth for row in rows for depth in row.shares))
     depths.sort(key=lambda depth: [int(side) for side in reversed(depth.split("-"))])
     figure, axes = empty_figure(740, 300)

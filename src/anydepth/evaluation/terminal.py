@@ -244,5 +244,5 @@ def print_judgement(console: Console, found: Judgement) -> None:
         gain = row.gain.get("chrf")
         table.add_row(Text(row.name), bleu, chrf, ms, f"{row.regret.value:.2f}", f"{gain.value:+.2f}" if gain else "")
     console.print(table)
-    for line in (*found.verdicts(), *(f"{name}: {text}" for name, text in found.seen.items())):
+    for line in (*found.verdicts(), found.reason(), *(f"{name}: {text}" for name, text in found.seen.items())):
         console.print(Text(line))
