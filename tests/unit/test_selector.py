@@ -296,7 +296,7 @@ def test_the_hull_leaves_out_what_a_mixture_beats() -> None:
 
 def test_a_blind_mixture_lies_between_its_depths() -> None:
     timed = timed_test(rule_labels(60, "word", seed=5))
-    table = Table(timed, 0.0)
+    table = Table(timed)
     low, high = table.front[-2:]
     between = (table.ms[low] + table.ms[high]) / 2
     label, mixed = table.taking(float(between))

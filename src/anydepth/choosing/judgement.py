@@ -77,7 +77,7 @@ def compare(
     choices |= {names[name]: chosen for name, chosen in by_ties.items()}
     choices["budget-aware selector"] = within(predicted["budget-aware"], ms, limit)
     choices["oracle"] = fastest_of_the_best(chrf.T)
-    table = Table(timed, own)
+    table, asked = Table(timed), {*names.values(), "budget-aware selector"}
     truth = chrf - chrf[:, [full]]
     curves = {"fixed depths": [(float(ms[k]), timed.statistics[k].scores()["chrf"]) for k in range(len(ms))]}
     for name, gains in predicted.items():
@@ -89,7 +89,10 @@ def compare(
         signatures=signatures(lowercase),
         seen=seen,
         selector_ms=own,
-        rows=[table.row(name, chosen, choices["oracle"]) for name, chosen in choices.items()],
+        rows=[
+            table.row(name, chosen, choices["oracle"], own if name in asked else 0.0)
+            for name, chosen in choices.items()
+        ],
         explained={name: explained(gains, truth) for name, gains in predicted.items()},
         curves=curves,
     )
@@ -109,14 +112,14 @@ def curve(timed: Timed, gains: Array, ms: Array, extra: float) -> list[tuple[flo
 class Table:
     """Makes the rows of a judgement: all resampled alike."""
 
-    def __init__(self, timed: Timed, own_ms: float) -> None:
-        self.timed, self.own = timed, own_ms
+    def __init__(self, timed: Timed) -> None:
+        self.timed = timed
         self.resampling = Resampling(len(timed.seconds))
         self.ms = 1000 * timed.seconds.mean(axis=0)
         self.front = hull(self.ms, np.array([one.scores()["chrf"] for one in timed.statistics]))
 
-    def row(self, name: str, chosen: Array, best: Array) -> Row:
-        extra = self.own if "selector" in name else 0.0
+    def row(self, name: str, chosen: Array, best: Array, extra: float) -> Row:
+        """`best` is the oracle's choice, `extra` the milliseconds that choosing takes."""
         statistics, seconds = self.timed.chosen(chosen)
         mine, oracle = self.scores(statistics), self.scores(self.timed.chosen(best)[0])
         ms = 1000 * seconds + extra
