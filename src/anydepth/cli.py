@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import warnings
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -228,8 +229,9 @@ def translate(
     depth: Annotated[
         str | None,
         typer.Option(
-            metavar="E-D|auto",
-            help="Depth, such as 6-2; auto: the fastest not significantly worse than the best. Default: the deepest.",
+            metavar="E-D|auto|selector",
+            help="Depth, such as 6-2; auto: the fastest not significantly worse than the best; selector: one for each "
+            "text, selector@20: within 20 ms a text on average. Default: the deepest.",
         ),
     ] = None,
     budget_ms: Annotated[
@@ -575,6 +577,56 @@ def oracle(run: RunFolder, as_json: Json = False) -> None:
         print(json.dumps(found.as_json(), indent=1))
     else:
         print_oracle(Console(highlight=False), found)
+
+
+@app.command()
+def selector(
+    run: RunFolder,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts to learn from, one a line. Default: the recipe's training corpus."),
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
+    sentences: Annotated[int, typer.Option(help="The first so many of them; 0 for all.")] = 50_000,
+    search: Annotated[bool, typer.Option("--search", help="Try several sizes and losses.")] = False,
+    fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Go on with the recipe's dev set.")] = False,
+    times: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Milliseconds by depth. Default: those of the run's grid.json.")
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Judge the selector instead; the texts are the test set, or given.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the selector; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Its folder. Default: RUN/selector.")] = None,
+    beam: Beam = None,
+    batch: Batch = None,
+    language: Language = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Learn to choose a depth for every sentence before it is decoded: `translate --depth selector`."""
+    from anydepth.choosing.commands import judge_selector, make_selector
+    from anydepth.data.distillation import device_of_rank
+    from anydepth.evaluation.terminal import print_judgement
+    from anydepth.run import load
+
+    loaded, folder = load(run, device_of_rank(device)).in_language(language), out or run / "selector"
+    show = partial(progress_for, visible=os.environ.get("RANK", "0") == "0")
+    if evaluate:
+        pairs = read_test_set(run, source, reference, language=language, sentences=sentences)
+        found, page = judge_selector(loaded, pairs, folder, show, beam)
+        if as_json:
+            return print(json.dumps(asdict(found), indent=1))
+        print_judgement(Console(highlight=False), found)
+        return print(f"The report is in {page}." if page else f"The figures are in {folder / 'judgement.json'}.")
+    pairs = read_test_set(run, source, reference, language=language, on="train", sentences=sentences)
+    dev = read_test_set(run, language=language, on="dev") if fine_tune else None
+    how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch}
+    if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
+        print(f"The selector is in {folder}: {made.facts['seen']}.")
+        print(f"Next: anydepth selector {run} --evaluate, anydepth translate {run} --depth selector")
 
 
 @app.command()

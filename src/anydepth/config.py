@@ -17,6 +17,7 @@ from typing import Any
 
 import tomli_w
 
+from anydepth.choosing.selector_model import SelectorConfig
 from anydepth.config_checks import (
     check_corpora,
     check_depths,
@@ -155,6 +156,7 @@ def reference() -> str:
     """Every setting with its type, default and meaning, in Markdown."""
     places: dict[type, list[str]] = {}
     collect(Config, "", places)
+    places[SelectorConfig] = ["anydepth selector"]  # not of a recipe: given on the command line
     return "\n".join([INTRODUCTION, *(section(kind, paths) for kind, paths in places.items())])
 
 

@@ -33,6 +33,7 @@ from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 
 if TYPE_CHECKING:
+    from anydepth.choosing.selector import Selector
     from anydepth.classifying import Labelling
 
 Progress = Callable[[int, int], None]
@@ -156,6 +157,15 @@ class Run:
         """Searches kept as CUDA graphs."""
         return RecordedSearches()
 
+    @cached_property
+    def selector(self) -> "Selector":
+        """What chooses a depth for every sentence, where one was trained."""
+        from anydepth.choosing.selector import NAME, load_selector
+
+        if self.folder is None:
+            raise UserError("depth selector: needs a run that was loaded from a folder")
+        return load_selector(self, self.folder / NAME)
+
     @property
     def device(self) -> torch.device:
         return self.model.output.weight.device
@@ -227,8 +237,12 @@ class Run:
         return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
     def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` translations of each text."""
+        """The `n_best` translations of each text; `depth="selector"` chooses one for each (choosing/selector.py)."""
         self.check_task("translations")
+        if depth is not None and depth.startswith("selector"):
+            from anydepth.choosing.selector import outputs_at_chosen_depths
+
+            return outputs_at_chosen_depths(self, texts, depth, **settings)
         return self.outputs(texts, depth, **settings)
 
     def summarize(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[str]:

@@ -199,9 +199,9 @@ def read_test_sets(
     return found
 
 
-def read_test_set(run: Path) -> "TestSet":
-    """The only one that the run's recipe names."""
-    found = read_test_sets(run)
+def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
+    """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
+    found = read_test_sets(run, *given, **more)
     if len(found) > 1:
         raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
     (test_set,) = found.values()
@@ -217,7 +217,7 @@ def corpora_for_test(
     if not corpora:
         wanted, flags = f" for {language}" if language else "", "--source and --reference"
         flags = flags if config.model.type == "translator" else "--data"
-        raise UserError(f"{run}: its recipe names no test set{wanted}; give {flags}")
+        raise UserError(f"{run}: its recipe names no {on} set{wanted}; give {flags}")
     return corpora
 
 

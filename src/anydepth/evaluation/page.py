@@ -7,6 +7,7 @@ from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation import plots
 from anydepth.evaluation.attention_page import AttentionPicture, attention_part
 from anydepth.evaluation.cells import Cell, pareto_front
+from anydepth.evaluation.choosing_page import ChoosingPart, choosing_part
 from anydepth.evaluation.comparison import Comparison, differ
 from anydepth.evaluation.difficulty_page import DifficultyPart, difficulty_part
 from anydepth.evaluation.language_table import LanguageTable
@@ -35,6 +36,8 @@ class Page:
     languages: LanguageTable | None = None
 
     difficulty: DifficultyPart | None = None
+    choosing: list[ChoosingPart] = field(default_factory=list)
+    """What selectors were judged to give."""
     attention: dict[str, list[AttentionPicture]] = field(default_factory=dict)
     """By sentence."""
 
@@ -109,6 +112,7 @@ def begin(records: list[Record]) -> Page:
         layers=layers_part(records),
         curve_tables=[curve_table(record) for record in records],
         difficulty=difficulty_part(records),
+        choosing=choosing_part(records),
         attention=attention_part(records),
     )
 

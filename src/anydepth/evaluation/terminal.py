@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anydepth.choosing.oracle import Oracle
+from anydepth.choosing.verdict import Judgement
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name, fastest_within, telling_depths
 from anydepth.evaluation.comparison import Comparison
 from anydepth.evaluation.figures import plain
@@ -229,3 +230,19 @@ def print_oracle(console: Console, found: Oracle) -> None:
 
 def scores_of(cell: Cell) -> tuple[float, ...]:
     return *(cell[metric] for metric in metrics_of(cell)), cell["seconds"]
+
+
+def print_judgement(console: Console, found: Judgement) -> None:
+    """Every way to choose a depth, against the oracle and against fixed depths that take as long."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.caption = "95 % intervals; gain: chrF above fixed depths, or a blind mixture of two, that take as long"
+    for heading in ("", "BLEU", "chrF", "ms", "regret", "gain"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in found.rows:
+        bleu, chrf = (f"{score:.2f} ±{(high - low) / 2:.2f}" for score, low, high in row.scores.values())
+        ms = f"{row.ms[0]:.2f} ±{(row.ms[2] - row.ms[1]) / 2:.2f}"
+        gain = row.gain.get("chrf")
+        table.add_row(Text(row.name), bleu, chrf, ms, f"{row.regret.value:.2f}", f"{gain.value:+.2f}" if gain else "")
+    console.print(table)
+    for line in (*found.verdicts(), found.reason(), *(f"{name}: {text}" for name, text in found.seen.items())):
+        console.print(Text(line))

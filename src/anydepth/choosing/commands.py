@@ -1,0 +1,115 @@
+"""What `anydepth selector` does, for a run in a folder."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anydepth.choosing.judgement import Judgement, judge
+from anydepth.choosing.labels import decode_depths, read_labels, seen_in_training
+from anydepth.choosing.selector import Selector, load_selector, save, train_selector
+from anydepth.choosing.selector_model import SelectorConfig
+from anydepth.config_reader import read
+from anydepth.data.distillation import BLOCK
+from anydepth.errors import UserError
+from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.files import read_lines, write_lines
+from anydepth.evaluation.languages import TestSet
+from anydepth.evaluation.report import write_report
+from anydepth.run import Run
+from anydepth.training.distributed import stay
+
+Show = Callable[[str, str], Any]
+"""A title and what is counted → a context that gives a `Progress`."""
+
+
+def keep_pairs(pairs: TestSet, folder: Path) -> tuple[Path, Path]:
+    """As files, which labels are made of; those of other pairs are not overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = folder / "source.txt", folder / "reference.txt"
+    for file, lines in zip(files, pairs):
+        if not file.exists():
+            write_lines(file, lines)
+        elif read_lines(file) != lines:
+            raise UserError(f"{folder} has labels of other sentences: remove it, or give another --out")
+    return files
+
+
+def make_selector(
+    run: Run,
+    pairs: TestSet,
+    folder: Path,
+    show: Show,
+    *,
+    settings: Sequence[str] = (),
+    wide: bool = False,
+    dev: TestSet | None = None,
+    times: Path | None = None,
+    beam: int | None = None,
+    batch: int | None = None,
+    block: int = BLOCK,
+) -> Selector | None:
+    """Labels the pairs, trains a selector on them and keeps it in the folder; nothing comes back to the other processes
+    of torchrun, which only label. `dev` are pairs to fine-tune on."""
+    config, ms = read(SelectorConfig, {}, settings, "selector"), read_times(run, times)
+    parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
+    files = {name: keep_pairs(part, folder / name) for name, part in parts.items()}
+    with stay(str(run.device)) as ranks:
+        for name, (source, _) in files.items():
+            with show(f"decoding {name}", "sentences") as progress:
+                decode_depths(run, source, folder / name, beam=beam, batch=batch, block=block, progress=progress)
+    if not ranks.first:
+        return None
+    each = {}
+    for name, both in files.items():
+        with show(f"scoring {name}", "depths") as progress:
+            each[name] = read_labels(run, *both, folder / name, progress)
+    labels = each["labels"]
+    share, seen = seen_in_training(run.config, labels.texts)
+    notes = {"seen": seen} | ({} if share is None else {"seen_share": share})
+    with show("training the selector", "epochs") as progress:
+        selector, tried = train_selector(
+            run, labels, config, wide=wide, dev=each.get("dev"), ms=ms, notes=notes, progress=progress
+        )
+    save(selector, folder, tried)
+    return selector
+
+
+def judge_selector(
+    run: Run, pairs: TestSet, folder: Path, show: Show, beam: int | None = None
+) -> tuple[Judgement, Path | None]:
+    """Judges the selector in a folder on a test set; where it is the run's own also writes the run's report."""
+    selector = load_selector(run, folder)
+    with show("judging", "sentences") as progress:
+        found = judge(run, selector, *pairs, folder, beam=beam, progress=progress)
+    own = run.folder is not None and folder.resolve().parent == run.folder.resolve()
+    return found, write_report([run.folder], run.folder / "report.html") if own and run.folder else None
+
+
+def read_times(run: Run, file: Path | None) -> dict[str, float] | None:
+    """Milliseconds of a sentence at each depth: from a JSON table, or from the run's depth grid if it has all."""
+    if file is not None:
+        return complete(run, parse_times(file), str(file))
+    grid_file = (run.folder or Path()) / "grid.json"
+    try:
+        grid = json.loads(grid_file.read_text(encoding="utf-8"))
+        times = {depth_name(cell): 1000 * cell["seconds"] / grid["sentences"] for cell in grid["cells"]}
+        return complete(run, times, str(grid_file))
+    except (OSError, ValueError, KeyError, UserError):
+        return None  # not evaluated yet, or in other languages or at fewer depths
+
+
+def parse_times(file: Path) -> dict[str, float]:
+    try:
+        times = json.loads(file.read_text(encoding="utf-8"))
+        return {str(depth): float(ms) for depth, ms in times.items()}
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file") from None
+    except (ValueError, AttributeError, TypeError):
+        raise UserError(f'{file}: expected a JSON table of milliseconds, such as {{"6-6": 20, "6-2": 9.5}}') from None
+
+
+def complete(run: Run, times: dict[str, float], where: str) -> dict[str, float]:
+    if missing := [depth for depth in run.depths() if depth not in times]:
+        raise UserError(f"{where}: no time for depth {missing[0]}")
+    return {depth: times[depth] for depth in run.depths()}

@@ -1,0 +1,219 @@
+"""The a-priori choice of a depth (tied-multi §4): from the source sentence alone, before anything is decoded.
+
+`RUN/selector/` keeps it: `selector.toml`, a file of weights for each network (`ties`, perhaps `tuned`; `quality`), the
+cheap baselines, and what the search found (`search.json`).
+
+    run.translate(texts, depth="selector")       the depth that is most probably among the best, else full depth
+    run.translate(texts, depth="selector@20")    the best predicted quality at 20 ms a sentence on average
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+import torch
+from safetensors.torch import load_file, save_file
+
+from anydepth.choosing.cheap import Cheap, fit_cheap
+from anydepth.choosing.labels import Labels, deepest_of, fast_first
+from anydepth.choosing.rules import most_probable, within
+from anydepth.choosing.selector_model import Kind, SelectorConfig, SelectorNet
+from anydepth.choosing.selector_training import (
+    Fitted,
+    Progress,
+    Source,
+    candidates,
+    fine_tune,
+    predict,
+    search,
+    shifted,
+)
+from anydepth.config_reader import read
+from anydepth.errors import UserError
+from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.metrics import Array
+
+if TYPE_CHECKING:
+    from anydepth.run import Run, Translation
+
+NAME = "selector"
+FILE = "selector.toml"
+SCHEMA = 1
+CHEAP = ("length", "length and rarity")
+
+
+@dataclass(frozen=True)
+class Selector:
+    depths: list[str]
+    """To choose from, fast ones first."""
+    nets: dict[str, SelectorNet]
+    """`ties`, `quality`; `tuned` is `ties` fine-tuned."""
+    cheap: dict[str, Cheap]
+    """The baselines, by what they look at."""
+    facts: dict[str, Any]
+    """What selector.toml says."""
+
+    @property
+    def full(self) -> int:
+        return self.depths.index(deepest_of(self.depths))
+
+    @property
+    def used(self) -> str:
+        """The network that `--depth selector` asks: the fine-tuned one where that was better on held-out sentences."""
+        return str(self.facts["used"])
+
+    @property
+    def ms(self) -> Array:
+        """Of a sentence at each depth."""
+        if "ms" not in self.facts:
+            raise UserError("the selector knows no times: evaluate the run, then train it again, or give --times")
+        return np.array([self.facts["ms"][depth] for depth in self.depths])
+
+    def probabilities(self, ids: list[list[int]], net: str = "") -> Array:
+        """(sentences, depths) that a depth is among the best."""
+        return predict(self.nets[net or self.used], ids).sigmoid().cpu().numpy()
+
+    def gains(self, ids: list[list[int]]) -> Array:
+        """(sentences, depths) predicted chrF above that of full depth."""
+        return predict(self.nets["quality"], ids).double().cpu().numpy()
+
+    def choose(self, ids: list[list[int]], limit_ms: float | None = None) -> list[str]:
+        """The depth of each sentence; with a limit the best predicted quality within it, on average."""
+        if not ids:
+            return []
+        if limit_ms is None:
+            chosen = most_probable(self.probabilities(ids), self.full)
+        else:
+            chosen = within(self.gains(ids), self.ms, limit_ms)
+        return [self.depths[place] for place in chosen]
+
+
+# ---- training
+
+
+def source_of(run: "Run") -> Source:
+    """What a selector's network takes over from the translation model."""
+    words = run.model.source.words.weight.detach().float().cpu()
+    return Source(words, run.config.model.max_positions, run.device)
+
+
+def train_selector(
+    run: "Run",
+    labels: Labels,
+    config: SelectorConfig | None = None,
+    *,
+    wide: bool = False,
+    dev: Labels | None = None,
+    ms: dict[str, float] | None = None,
+    notes: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Selector, list[dict[str, Any]]]:
+    """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
+    `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at each depth."""
+    config, source = config or SelectorConfig(), source_of(run)
+    tried: list[dict[str, Any]] = []
+    best: dict[str, Fitted] = {}
+    kinds: tuple[Kind, ...] = ("ties", "quality")
+    for number, kind in enumerate(kinds):
+        choices = candidates(config, kind, source.words.shape[1]) if wide else [config]
+        best[kind], more = search(kind, choices, source, labels, shifted(progress, number, len(kinds)))
+        tried += more
+    used = "ties"
+    if dev is not None:
+        best["tuned"], better = fine_tune("ties", best["ties"], source, dev)
+        used = "tuned" if better else "ties"
+    facts: dict[str, Any] = {"schema": SCHEMA, "used": used, "depths": labels.depths, "key": run.key}
+    facts |= {"weights": run.weights_hash or "", "best": labels.best, "sentences": len(labels.ids), **(notes or {})}
+    facts |= {"ms": ms} if ms else {}
+    facts |= {name: asdict(fitted.config) for name, fitted in best.items()}
+    cheap = {name: fit_cheap(labels, len(source.words), rarity=name != CHEAP[0]) for name in CHEAP}
+    return Selector(labels.depths, {name: fitted.net for name, fitted in best.items()}, cheap, facts), tried
+
+
+# ---- files
+
+
+def save(selector: Selector, folder: Path, tried: list[dict[str, Any]]) -> None:
+    """selector.toml comes last: it says that the rest is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
+    for name, net in selector.nets.items():
+        save_file({key: tensor.cpu().contiguous() for key, tensor in net.state_dict().items()}, weights(folder, name))
+    columns = {
+        f"{name}.{key}": torch.from_numpy(np.ascontiguousarray(array))
+        for name, one in selector.cheap.items()
+        for key, array in vars(one).items()
+    }
+    save_file(columns, weights(folder, "cheap"))
+    write_atomically(folder / "search.json", json.dumps(tried, indent=1) + "\n")
+    write_atomically(folder / FILE, tomli_w.dumps(selector.facts))
+
+
+def weights(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
+
+
+def load_selector(run: "Run", folder: Path) -> Selector:
+    """The selector of a run, for the weights that it was trained for."""
+    file = folder / FILE
+    if not file.is_file():
+        raise UserError(f"{folder} has no selector: train it with anydepth selector {run.folder}")
+    facts = tomllib.loads(file.read_text(encoding="utf-8"))
+    if facts.get("schema", SCHEMA) > SCHEMA:
+        raise UserError(f"{file}: was written by a newer anydepth")
+    if facts["weights"] != (run.weights_hash or ""):
+        raise UserError(f"{file}: trained for other weights than those of {run.folder}; train it again")
+    if facts["key"] != run.key or facts["depths"] != fast_first(run.depths()):
+        raise UserError(f"{file}: trained for other depths or another language; train it again")
+    source = source_of(run)
+    nets: dict[str, SelectorNet] = {}
+    for name in ("ties", "tuned", "quality"):
+        if name in facts:
+            config = read(SelectorConfig, facts[name], name=f"{file}: {name}")
+            net = SelectorNet(config, source.words, source.longest, len(facts["depths"]))
+            net.load_state_dict(load_file(weights(folder, name)))
+            nets[name] = net.eval().to(source.device)
+    columns = load_file(weights(folder, "cheap"))
+    cheap = {
+        name: Cheap(*(columns[f"{name}.{key}"].numpy() for key in ("edges", "weights", "counts"))) for name in CHEAP
+    }
+    return Selector(facts["depths"], nets, cheap, facts)
+
+
+# ---- use
+
+
+def parse_limit(depth: str) -> float | None:
+    """Of "selector@20", the milliseconds."""
+    match = re.fullmatch(r"selector(?:@(\d+(?:\.\d+)?))?", depth)
+    if not match:
+        raise UserError(f"depth {depth!r}: expected selector, or selector@20 for 20 ms a sentence")
+    return float(match[1]) if match[1] else None
+
+
+def outputs_at_chosen_depths(
+    run: "Run", texts: Sequence[str], depth: str, *, key: str = "", progress: Any = None, **settings: Any
+) -> list[list["Translation"]]:
+    """As `run.outputs`, each text at the depth that the selector chooses; those of one depth are decoded together."""
+    limit, selector = parse_limit(depth), run.selector
+    if key and key != selector.facts["key"]:
+        raise UserError(f"depth {depth}: the selector was not trained for {key}")
+    ids = run.sources(texts, run.key)
+    run.check_lengths(ids, "line")
+    chosen = selector.choose(ids, limit)
+    results: list[list[Translation]] = [[] for _ in texts]
+    before = 0
+    for one in dict.fromkeys(chosen):
+        places = [place for place, other in enumerate(chosen) if other == one]
+        show = progress and (lambda done, _, before=before: progress(before + done, len(texts)))
+        found = run.outputs([texts[place] for place in places], one, progress=show, **settings)
+        for place, translations in zip(places, found):
+            results[place] = translations
+        before += len(places)
+    return results

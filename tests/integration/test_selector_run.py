@@ -1,0 +1,177 @@
+"""The selector of a real run: labels that survive a kill, one command to train it, one to judge it, and its use."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Cli
+
+import anydepth
+from anydepth.choosing.labels import label, read_labels, seen_in_training
+from anydepth.choosing.selector import load_selector, save, train_selector
+from anydepth.choosing.selector_model import SelectorConfig
+from anydepth.config import loads
+from anydepth.data.corpora import Builtin, Skips, read_pairs
+from anydepth.errors import UserError
+from anydepth.evaluation.metrics import sentence_chrf
+from anydepth.run import Run
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "model"
+SENTENCES, BLOCK = 30, 8
+DEPTHS = ["1-1", "2-1", "1-2", "2-2"]
+TINY = SelectorConfig(layers=1, heads=2, ffn=8, epochs=2, batch=8, validation=0.2)
+QUICK = [f"--set={name}={getattr(TINY, name)}" for name in ("layers", "heads", "ffn", "epochs", "batch")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden run, with a smaller training corpus to look through, and short sentences to learn from."""
+    folder = tmp_path_factory.mktemp("selector")
+    shutil.copytree(GOLDEN, folder / "run")
+    config = folder / "run" / "config.toml"
+    config.write_text(config.read_text().replace("size = 30000", "size = 60").replace("size = 500", "size = 12"))
+    some = [pair for pair in read_pairs(Builtin(size=400, seed=5), "train", Skips()) if len(pair[0]) < 40]
+    for side, name in enumerate(("text.en", "text.de")):
+        lines = [pair[side] for pair in some[:SENTENCES]]
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return anydepth.load(folder / "run", device="cpu")
+
+
+def test_killed_and_resumed_labels_are_the_same_files(run: Run, folder: Path, tmp_path: Path) -> None:
+    files = folder / "text.en", folder / "text.de"
+    whole = label(run, *files, tmp_path / "whole", beam=1, block=BLOCK)
+    told: list[int] = []
+
+    def kill(done: int, total: int) -> None:
+        told.append(done)
+        if done > 1.5 * SENTENCES:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        label(run, *files, tmp_path / "killed", beam=1, block=BLOCK, progress=kill)
+    assert told[-1] < 4 * SENTENCES
+    told.clear()
+    resumed = label(
+        run, *files, tmp_path / "killed", beam=1, block=BLOCK, progress=lambda done, total: told.append(done)
+    )
+    assert told[0] >= SENTENCES + BLOCK  # one depth and a block of the next were there
+    assert told[-1] == 4 * SENTENCES
+    assert np.array_equal(whole.chrf, resumed.chrf)
+    for depth in DEPTHS:
+        for file in (f"outputs/{depth}.txt.gz", f"chrf/{depth}.npz"):
+            assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes()
+
+
+def test_labels_are_the_chrf_of_each_sentence(run: Run, folder: Path, tmp_path: Path) -> None:
+    source, reference = tmp_path / "some.en", tmp_path / "some.de"
+    source.write_text("ten kilograms\n\nfour\n", encoding="utf-8")
+    reference.write_text("zehn Kilogramm\nnichts\nvier\n", encoding="utf-8")
+    labels = label(run, source, reference, tmp_path / "labels", beam=1)
+    assert labels.depths == DEPTHS
+    assert labels.texts == ["ten kilograms", "four"]  # a line without a sentence is left out
+    for place, depth in enumerate(DEPTHS):
+        outputs = run.translate(labels.texts, depth, beam=1)
+        expected = [sentence_chrf(output, right) for output, right in zip(outputs, ("zehn Kilogramm", "vier"))]
+        assert labels.chrf[:, place].tolist() == pytest.approx(expected, abs=1e-9)
+    reference.write_text("zehn Kilogramm\nnichts\nfünf\n", encoding="utf-8")
+    other = read_labels(run, source, reference, tmp_path / "labels")
+    assert not np.array_equal(other.chrf, labels.chrf)  # the counts of another reference are not taken
+    reference.write_text("zehn Kilogramm\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"3 lines but .* 1: expected as many"):
+        label(run, source, reference, tmp_path / "labels", beam=1)
+
+
+def test_what_the_translation_model_has_seen(tmp_path: Path) -> None:
+    for name in ("train.en", "train.de"):
+        (tmp_path / name).write_text("a\nb\nc\n", encoding="utf-8")
+    corpus = f'{{ type = "parallel", source = "{tmp_path}/train.en", target = "{tmp_path}/train.de" }}'
+    config = loads(f"[data]\ntrain = [{corpus}]\n")
+    assert seen_in_training(config, ["a", "x", "c", "a"])[0] == 0.75
+    (tmp_path / "train.en").unlink()
+    share, said = seen_in_training(config, ["a"])
+    assert share is None
+    assert "train.en" in said
+
+
+def test_texts_are_translated_at_the_depths_that_were_chosen(run: Run, folder: Path, tmp_path: Path) -> None:
+    labels = label(run, folder / "text.en", folder / "text.de", tmp_path / "labels", beam=1)
+    texts, run_ms = labels.texts[:12], dict(zip(DEPTHS, (1.0, 2.0, 3.0, 4.0)))
+    made, tried = train_selector(run, labels, TINY, ms=run_ms)
+    save(made, folder / "run" / "selector", tried)
+    fresh = anydepth.load(folder / "run", device="cpu")
+    for depth, limit in (("selector", None), ("selector@2.5", 2.5)):
+        chosen = made.choose(labels.ids[:12], limit)
+        expected = [run.translate([text], one, beam=1)[0] for text, one in zip(texts, chosen)]
+        assert fresh.translate(texts, depth, beam=1) == expected
+    assert sum(run_ms[depth] for depth in made.choose(labels.ids, 2.5)) <= 2.5 * len(labels.ids)
+    assert fresh.translate(["", texts[0]], "selector", beam=1)[0] == ""
+    with pytest.raises(UserError, match=r"line 2: .* tokens, but this model reads"):
+        fresh.translate(["a", "a " * 3000], "selector", beam=1)
+
+
+def test_a_selector_of_other_weights_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no selector"):
+        load_selector(run, tmp_path)
+    labels = label(run, folder / "text.en", folder / "text.de", tmp_path / "labels", beam=1)
+    made, tried = train_selector(run, labels, TINY)
+    made.facts["weights"] = "others"
+    save(made, tmp_path, tried)
+    with pytest.raises(UserError, match="trained for other weights"):
+        load_selector(run, tmp_path)
+
+
+def test_the_commands(cli: Cli, folder: Path) -> None:
+    run, files = folder / "run", ["--source", folder / "text.en", "--reference", folder / "text.de"]
+    common = [run, *files, "--beam", 1, "--device", "cpu"]
+    (folder / "times.json").write_text(json.dumps(dict(zip(DEPTHS, (1, 2, 3, 4)))))
+    shared = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "anydepth"]
+    given = ["selector", *common, *QUICK, "--fine-tune", "--times", folder / "times.json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    made = subprocess.run([*shared, *map(str, given)], env=environment, text=True, capture_output=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("the translation model was trained on") == 1  # one of the two processes speaks
+    code, out, err = cli("selector", *common, "--evaluate", "--json", "--sentences", 12)
+    assert (code, err) == (0, "")
+    rows = {row["name"]: row for row in json.loads(out)["rows"]}
+    names = ["length only", "length and rarity", "selector", "selector, fine-tuned", "budget-aware selector", "oracle"]
+    assert next(iter(rows)) == "always full, 2-2"
+    assert list(rows)[1].startswith("best fixed, ")
+    assert list(rows)[2:] == names
+    assert rows["oracle"]["regret"]["value"] == 0
+    assert rows["selector"]["ms"][0] > 0
+    code, out, _ = cli("selector", *common, "--evaluate", "--sentences", 12)  # decoded before
+    assert code == 0
+    assert "fixed depths in the same time" in out
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert 'id="choosing"' in page
+    assert "budget-aware selector" in page
+    assert cli("translate", run, folder / "text.en", "--depth", "selector", "--beam", 1)[0] == 0
+    code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector@0.5")
+    assert (code, err) == (2, "anydepth: 0.5 ms a sentence: the fastest depth takes 1 ms\n")
+
+
+def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
+    run = folder / "run"
+    code, _, err = cli("selector", run, "--source", folder / "text.en")
+    assert (code, err) == (2, "anydepth: --source and --reference: give both or neither\n")
+    files = ["--source", folder / "text.en", "--reference", folder / "text.de"]
+    code, _, err = cli("selector", run, *files, "--set", "lambda=1", "--out", folder / "other")
+    assert code == 2
+    assert "lambda: no such setting" in err
+    (folder / "bad.json").write_text('{"1-1": 3}')
+    code, _, err = cli("selector", run, *files, "--times", folder / "bad.json")
+    assert (code, err) == (2, f"anydepth: {folder / 'bad.json'}: no time for depth 1-2\n")
+    cli("selector", run, *files, *QUICK, "--beam", 1, "--sentences", 10, "--out", folder / "small")
+    code, _, err = cli("selector", run, *files, *QUICK, "--beam", 1, "--sentences", 11, "--out", folder / "small")
+    assert code == 2
+    assert "has labels of other sentences" in err
