@@ -8,6 +8,11 @@ an order drawn anew for every sentence. A budget is feasible if the fastest dept
 sentence. For each, the share of the sentences answered in time (the goal is 95 %), and BLEU and chrF beside those of
 the best single depth that answers as many in time. Calibrate with other sentences than those of the test set, so that
 nothing is known of them beforehand.
+
+A calibration is true for a machine that is as busy as it was then. Where other work comes and goes, `--processor-time`
+counts the seconds of this process alone (one thread, no GPU) and calibrates anew that way, with the sentences given:
+
+    OMP_NUM_THREADS=1 python benchmarks/budget.py RUN --beam 1 --processor-time SENTENCES
 """
 
 import argparse
@@ -15,12 +20,15 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import anydepth
+from anydepth.choosing.budget import worthwhile_depths
+from anydepth.choosing.measuring import calibrate
 from anydepth.evaluation.metrics import score
-from anydepth.verbs import read_test_sets
+from anydepth.verbs import read_test_sets, read_texts
 
 GOAL = 0.95
 
@@ -49,16 +57,24 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--budgets", type=float, nargs="+", help="milliseconds; default: five feasible ones")
     parser.add_argument("--beam", type=int, default=1)
+    parser.add_argument("--depths", nargs="+", help="with --processor-time; default: all worth calibrating")
+    parser.add_argument("--processor-time", type=Path, metavar="SENTENCES")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="write all numbers here, as JSON")
     args = parser.parse_args()
     run = anydepth.load(args.run, args.device)
+    clock = time.process_time if args.processor_time else time.perf_counter
+    if args.processor_time:
+        depths = args.depths or worthwhile_depths(run)
+        texts = read_texts(args.processor_time)
+        made = calibrate(run, texts, depths, batches=[1], beam=args.beam, clock=clock)
+        vars(run.guide(args.beam))["calibration"] = made  # instead of the one beside the run
     ((source, reference),) = read_test_sets(args.run, args.source, args.reference).values()
     source, reference = source[: args.sentences], reference[: args.sentences]
     budgets = args.budgets or feasible(run, source, args.beam)
     ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]
     ways += [Way(budget_ms=budget) for budget in budgets]
-    answers = ask(run, source, ways, args.beam)
+    answers = ask(run, source, ways, args.beam, clock)
     rows = [row(answers, budget, reference) for budget in budgets]
     show(rows)
     if args.out:
@@ -75,15 +91,17 @@ def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) ->
     return [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
 
 
-def ask(run: anydepth.Run, source: list[str], ways: list[Way], beam: int) -> dict[Way, Answers]:
+def ask(
+    run: anydepth.Run, source: list[str], ways: list[Way], beam: int, clock: Callable[[], float]
+) -> dict[Way, Answers]:
     """Every sentence in every way."""
     answers = {way: Answers([], [], []) for way in ways}
     draw = random.Random(1)
     for number, text in enumerate([*source[:3], *source]):
         for way in draw.sample(ways, len(ways)):
-            start = time.perf_counter()
+            start = clock()
             [[best]] = run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
-            seconds = time.perf_counter() - start
+            seconds = clock() - start
             if number >= 3:  # the first three sentences warm up
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)
