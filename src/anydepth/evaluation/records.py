@@ -231,10 +231,12 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
 
 
 def _needed(cell: Cell) -> set[str]:
-    if "perplexity" in cell:
-        return {"encoder", "perplexity", "seconds"}
-    kind = RougeStatistics if "rouge1" in cell else Statistics
-    return {"encoder", "decoder", "seconds", *kind._fields}
+    """What a cell must tell, by the scores that it has."""
+    own = {score for score in KINDS if score in cell}
+    if own:
+        return {"encoder", *own, "seconds"}
+    scores = RougeStatistics._fields if "rouge1" in cell else Statistics._fields
+    return {"encoder", "decoder", *scores, "seconds"}
 
 
 def _short_names(paths: list[Path]) -> list[str]:
