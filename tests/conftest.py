@@ -13,6 +13,7 @@ import torch
 
 from anydepth.cli import main
 from anydepth.data.collate import Batch, Packing
+from anydepth.decoding.greedy import greedy
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.models import StackConfig, Translator, TranslatorConfig
@@ -61,6 +62,22 @@ def tiny_translator(
     for parameter in model.parameters():  # also those that start at 0 or 1
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def talkative_translator(depth: DepthConfig = FULL, **settings: Any) -> Translator:
+    """A random model that does not say the same whatever it reads, as most do: the first of several that uses at least
+    seven words for 24 sources. In double precision, so that no two words tie."""
+    source = random_batch([(n % 7 + 2, 2) for n in range(24)]).source
+    limits = torch.full((24,), 9)
+    for seed in range(200):
+        torch.manual_seed(seed)
+        model = tiny_translator(depth, tie="none", **settings).double()
+        if isinstance(model.norm, torch.nn.LayerNorm):
+            torch.nn.init.zeros_(model.norm.bias)
+        found = greedy(model.start(source, model.plan()), BOS, EOS, PAD, limits)
+        if len({word for one in found for word in one.tokens}) > 6 and len({tuple(one.tokens) for one in found}) > 12:
+            return model
+    raise AssertionError("no seed gives a model that says enough")
 
 
 def random_batch(lengths: list[tuple[int, int]], vocabulary: int = 23) -> Batch:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BOS, FULL, PAD, Cli, random_batch, tiny_translator
+from conftest import BOS, FULL, PAD, Cli, random_batch, talkative_translator, tiny_translator
 
 import anydepth
 from anydepth.choosing.confidence import (
@@ -38,10 +38,7 @@ TEXTS = ["July", "the first of May", "", "twenty-three euros", "Monday, 4 July 2
 
 
 def model() -> Translator:
-    """Random, but no word is liked whatever came before it."""
-    made = tiny_translator(PrefixConfig(), tie="none").double()
-    torch.nn.init.zeros_(made.norm.bias)
-    return made
+    return talkative_translator(PrefixConfig())
 
 
 def plain(translator: Translator, depth: str) -> list[list[int]]:

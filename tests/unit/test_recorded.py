@@ -3,23 +3,16 @@ tested on a GPU: tests/parity/test_recorded_search.py.)"""
 
 import pytest
 import torch
-from conftest import BOS, PAD, random_batch, tiny_translator
+from conftest import BOS, PAD, random_batch, talkative_translator
 
 from anydepth.decoding.greedy import greedy
 from anydepth.decoding.recorded import MOST, Marks, RecordedSearches, Shape
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.drafter import TranslatorDrafter
-from anydepth.models import Translator
 from anydepth.plan import Plan
 
 END = 7
 MARKS = Marks(BOS, END, PAD)
-
-
-def translator() -> Translator:
-    made = tiny_translator(PrefixConfig()).double()
-    torch.nn.init.normal_(made.output.weight, std=0.05)
-    return made
 
 
 def test_shapes_are_few_and_large_enough() -> None:
@@ -33,12 +26,13 @@ def test_shapes_are_few_and_large_enough() -> None:
 
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_searches_one_after_the_other_are_those_of_greedy_search(drafts: int) -> None:
-    model, searches = translator(), RecordedSearches()
+    model, searches = talkative_translator(PrefixConfig()), RecordedSearches()
     plans = model.plan()
 
     def make(room: int) -> TranslatorDrafter:
         return TranslatorDrafter(model, plans, Plan((0,)), room)
 
+    said: set[int] = set()
     for batch, longest in ((5, 12), (8, 9), (1, 3), (7, 15), (30, 40)):
         source = random_batch([(n % longest + 1, 2) for n in range(batch)]).source
         limits = torch.tensor([3 + n % 11 for n in range(batch)])
@@ -46,11 +40,13 @@ def test_searches_one_after_the_other_are_those_of_greedy_search(drafts: int) ->
         found = searches.search("prefix", make, source, limits, MARKS, drafts, 1.0, 45)
         assert [one.tokens for one in found] == [one.tokens for one in expected]
         assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
+        said |= {token for one in found for token in one.tokens}
+    assert len(said) > 5
     assert len(searches.made) == 3  # 8 rows of 16 words thrice, one row, and 32 of 48
 
 
 def test_the_shape_not_used_for_longest_makes_room() -> None:
-    model, searches = translator(), RecordedSearches()
+    model, searches = talkative_translator(PrefixConfig()), RecordedSearches()
     source, limits = random_batch([(3, 2)]).source, torch.tensor([1])
 
     def make(room: int) -> TranslatorDrafter:
