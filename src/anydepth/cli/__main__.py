@@ -1,0 +1,5 @@
+"""`python -m anydepth.cli`."""
+
+from anydepth.cli import main
+
+main()

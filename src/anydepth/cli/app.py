@@ -1,0 +1,82 @@
+"""The command itself, its mistakes, and options that several verbs have."""
+
+import io
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anydepth.errors import UserError
+
+app = typer.Typer(
+    help="One Transformer, trained once, run at any depth. A depth is written encoder-decoder layers: 6-2.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by `anydepth train`.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change a setting of the recipe; may be repeated."),
+]
+RunSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change a setting of the run for this call; may be repeated."),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
+Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
+Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
+Language = Annotated[
+    str | None,
+    typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),
+]
+Engine = Annotated[
+    Literal["native", "ctranslate2"],
+    typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """The entry point: mistakes become one line, Ctrl-C exit code 130."""
+    warnings.showwarning = lambda message, *_: print(f"anydepth: warning: {message}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # as all text we read is, whatever the locale
+    try:
+        sys.exit(app(standalone_mode=False))
+    except UserError as error:
+        complain(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}")
+    except Exception as error:
+        # typer's own complaints about flags; their class moves between its versions
+        if not hasattr(error, "format_message"):
+            raise
+        complain(error.format_message())
+    sys.exit(2)
+
+
+def complain(text: str) -> None:
+    for line in text.splitlines():
+        print(f"anydepth: {line}", file=sys.stderr)
+
+
+def version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version as installed
+
+        print(installed("anydepth"))
+        raise typer.Exit
+
+
+@app.callback()
+def anydepth(
+    version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass

@@ -1,0 +1,156 @@
+"""How good a run is, and why."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from anydepth.cli.app import Batch, Beam, Device, Json, Language, RunFolder, RunSettings, app
+from anydepth.errors import UserError
+from anydepth.verbs import (
+    corpora_for_test,
+    evaluate_encoder,
+    evaluate_run,
+    notes_of,
+    parse_depths,
+    progress_bar,
+    progress_for,
+    read_test_set,
+    read_test_sets,
+    report_runs,
+    show_grid,
+)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts to translate or summarize. Default: the recipe's test set."),
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations or summaries.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Masked language model: text, one a line. Classifier: label, tab, text."),
+    ] = None,
+    depths: Annotated[str, typer.Option(metavar="E-D,…", help="all, or depths such as 6-6,6-2.")] = "all",
+    exits: Annotated[
+        str, typer.Option(metavar="RULE,…", help="Classifier: leave early, at a probability (0.9) or by 'patience 2'.")
+    ] = "",
+    beam: Beam = None,
+    batch: Batch = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
+    language: Language = None,
+    settings: RunSettings = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the evaluation. Default: the run's own.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Score and time a run at many depths, in all its languages: grid.json and report.html."""
+    from anydepth.choosing.leaving import Rule
+    from anydepth.config import load as load_config
+    from anydepth.data.corpora import Labelled, Text
+    from anydepth.run import load
+
+    changes = settings or []
+    notes = notes_of(run, changes, out)
+    wanted, folder = parse_depths(depths), out or run
+    is_run = (run / "config.toml").is_file()
+    kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
+    if kind != "translator":
+        flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
+        flags |= {"batch": batch, "exits": exits or None} if kind == "masked-lm" else {}
+        for flag, given in flags.items():
+            if given is not None:
+                raise UserError(f"--{flag} is for translation: a {kind} takes --data")
+        own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
+        corpora = [own] if data else corpora_for_test(run, changes, language)
+        loaded = load(run, device, settings=changes).in_language(language)
+        rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
+        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
+    else:
+        if data:
+            raise UserError("--data is for models without a decoder: give --source and --reference")
+        if exits:
+            raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
+        test_sets = read_test_sets(run, source, reference, changes, language)
+        loaded = load(run, device, settings=changes)
+        if lowercase and loaded.config.data.pairs == "summaries":
+            raise UserError("--lowercase: ROUGE never looks at case")
+        grid = evaluate_run(loaded, folder, test_sets, wanted, beam, batch, lowercase, notes)
+    show_grid(grid)
+    print(f"The report is in {folder / 'report.html'}.")
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Evaluated runs. NAME=RUN,RUN,… shows several, such as one for each depth, as one."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
+    baseline: Annotated[
+        str, typer.Option(metavar="NAME", help="The run that the others are held against. Default: the first.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Put one run, or several compared, on one HTML page."""
+    report_runs(runs, out, baseline, as_json)
+
+
+@app.command()
+def oracle(run: RunFolder, as_json: Json = False) -> None:
+    """Show what the best depth for every sentence would give, and which depths that takes."""
+    from anydepth.choosing.oracle import oracle
+    from anydepth.evaluation.records import read_records
+    from anydepth.evaluation.terminal import print_oracle
+
+    (record,) = read_records([run])
+    with progress_bar("scoring") as bar:
+        task = bar.add_task("", total=None)
+        found = oracle(record, lambda done, total: bar.update(task, completed=done, total=total))
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        print_oracle(Console(highlight=False), found)
+
+
+@app.command()
+def difficulty(
+    run: RunFolder,
+    checkpoints: Annotated[int, typer.Option(help="The last so many, or as many as there are.")] = 20,
+    parts: Annotated[int, typer.Option(help="Equal parts to cut the test set into.")] = 4,
+    device: Device = "auto",
+) -> None:
+    """Judge how difficult every test sentence is; reports then score runs on easy and difficult ones."""
+    from anydepth.evaluation.difficulty import judge
+    from anydepth.evaluation.report import write_report
+
+    source, reference = read_test_set(run)
+    with progress_for("judging", "checkpoints") as show:
+        found = judge(run, source, reference, checkpoints=checkpoints, parts=parts, device=device, progress=show)
+    page = write_report([run], run / "report.html")
+    print(f"{len(source)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
+
+
+@app.command()
+def attention(
+    run: RunFolder,
+    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A sentence to translate; may be repeated.")],
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    language: Language = None,
+    device: Device = "auto",
+) -> None:
+    """Show in the report where the words of a translation look."""
+    from anydepth.evaluation.attention import write_attention
+    from anydepth.evaluation.report import write_report
+    from anydepth.run import load
+
+    write_attention(load(run, device).in_language(language), text, depth)
+    print(f"The report is in {write_report([run], run / 'report.html')}.")

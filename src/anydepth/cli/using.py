@@ -1,0 +1,201 @@
+"""Using a run: texts in, texts or labels out, at any depth; and handing it to others."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from anydepth.cli.app import Batch, Beam, Device, Engine, Language, RunFolder, RunSettings, app
+from anydepth.errors import UserError
+from anydepth.verbs import (
+    automatic_depth,
+    load_for,
+    margin_of,
+    print_outputs,
+    progress_bar,
+    read_texts,
+    say_how_many_were_cut,
+    show_words,
+    telling_chosen_depths,
+)
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E-D|auto|selector",
+            help="Depth, such as 6-2; auto: the fastest not significantly worse than the best; selector: one for each "
+            "text, selector@20: within 20 ms a text on average. Default: the deepest.",
+        ),
+    ] = None,
+    budget_ms: Annotated[
+        float | None,
+        typer.Option(metavar="MS", help="Milliseconds for a sentence: each batch at the best depth that is in time."),
+    ] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(help="Translations per text, printed as line number, score and text with tabs between."),
+    ] = None,
+    batch: Batch = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw words at random instead of searching.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sampling: above 1 is more varied.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sampling: draw from the k most probable words.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sampling: draw from words that together reach p.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: equal seeds, equal translations.")] = None,
+    speculate: Annotated[
+        bool, typer.Option("--speculate", help="Greedy search sped up by drafts of a shallow exit: the same output.")
+    ] = False,
+    draft: Annotated[int | None, typer.Option(help="Speculation: decoder layers that draft.")] = None,
+    draft_words: Annotated[int | None, typer.Option(help="Speculation: words drafted at a time.")] = None,
+    exit: Annotated[
+        int | None,
+        typer.Option(help="Greedy search in which words stop after so many decoder layers where the model is sure."),
+    ] = None,
+    exit_margin: Annotated[
+        float | None, typer.Option(help="How sure, from 0 to 1. Default: what `anydepth confidence` found.")
+    ] = None,
+    language: Language = None,
+    engine: Engine = "native",
+    settings: RunSettings = None,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+) -> None:
+    """Translate text, one sentence a line, at any depth."""
+    check_output(output)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    for name, value in sampling.items():
+        if value is not None and not sample:
+            raise UserError(f"--{name.replace('_', '-')} is for sampling: give --sample as well")
+    for name, value in {"draft": draft, "draft_words": draft_words}.items():
+        if value is not None and not speculate:
+            raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
+    if exit_margin is not None and exit is None:
+        raise UserError("--exit-margin is for early exits: give --exit as well")
+    if exit is not None and (depth == "auto" or budget_ms is not None):
+        raise UserError("--exit: how sure it must be depends on the depth; give that, without --budget-ms")
+    for name, given in {"speculate": speculate, "exit": exit is not None}.items():
+        if given and engine != "native":
+            raise UserError(f"--{name}: not with --engine {engine}")
+        beam = 1 if given and beam is None else beam
+    loaded = load_for(engine, run, device, settings or (), language)
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
+    decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
+    decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
+    decoding["n_best"] = 1 if n_best is None else n_best
+    if depth == "auto" and budget_ms is None:
+        depth = automatic_depth(loaded, decoding)
+    how = partial(loaded.translations, depth=depth, budget_ms=budget_ms, **decoding)
+    print_outputs(how if budget_ms is None else telling_chosen_depths(how), file, n_best, output, "translating")
+
+
+@app.command()
+def summarize(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One document a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(help="Summaries per document, printed as line number, score and text with tabs between."),
+    ] = None,
+    batch: Batch = None,
+    min_length: Annotated[
+        int | None, typer.Option(help="Tokens of a summary, at least. Default: the recipe's.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a summary, at most. Default: the recipe's.")] = None,
+    language: Language = None,
+    settings: RunSettings = None,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+) -> None:
+    """Summarize documents, one a line, at any depth."""
+    from anydepth.run import load
+
+    check_output(output)
+    loaded = load(run, device, settings=settings or ()).in_language(language)
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "min_length": min_length, "max_length": max_length}
+    decoding["n_best"] = 1 if n_best is None else n_best
+    texts = print_outputs(partial(loaded.summaries, depth=depth, **decoding), file, n_best, output, "summarizing")
+    say_how_many_were_cut(loaded, texts)
+
+
+def check_output(output: Path | None) -> None:
+    if output and not output.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {output.parent}")
+
+
+@app.command()
+def classify(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(metavar="D|adaptive", help="Layers, such as 4, or until the answer is sure. Default: all."),
+    ] = None,
+    leave: Annotated[
+        str, typer.Option("--exit", metavar="RULE", help="When it is, for --depth adaptive: 0.9, or 'patience 2'.")
+    ] = "0.9",
+    batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
+    settings: RunSettings = None,
+    device: Device = "auto",
+    show: Annotated[bool, typer.Option("--show", help="Show the words in the colour of their depth.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line, with the probabilities of all labels.")
+    ] = False,
+) -> None:
+    """Say which label each text has, one text a line: label, probability, text."""
+    from anydepth.run import load
+
+    if batch < 0:
+        raise UserError(f"--batch {batch}: expected 0 or more")
+    texts = read_texts(file)
+    loaded = load(run, device, settings=settings or ())
+    with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("", total=len(texts))
+        found = loaded.classify(
+            texts, depth, batch=batch, leave=leave, progress=lambda done, total: bar.update(task, completed=done)
+        )
+    if show:
+        return show_words(found, len(loaded.plan().encoder))
+    for text, one in zip(texts, found):
+        plain = f"{one.label}\t{one.probability:.4f}\t{text}"
+        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else plain)
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")],
+    to: Annotated[
+        Literal["anydepth", "ctranslate2", "huggingface"],
+        typer.Option(help="A run of its own, as small as the depth; a CTranslate2 model; one that transformers loads."),
+    ],
+    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(metavar="en-de|all", help="One of a run's languages, or all with what any of them uses."),
+    ] = None,
+    quantization: Annotated[
+        str | None, typer.Option(metavar="int8|…", help="For ctranslate2: the type its weights are kept in.")
+    ] = None,
+) -> None:
+    """Write one depth, or one language, of a run as a model of its own or for another engine."""
+    from anydepth.interop.export import export_run
+    from anydepth.run import load
+
+    export_run(load(run, "cpu"), out, to, depth, language, quantization)
+    print(f"The model is in {out}.")
