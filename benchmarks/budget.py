@@ -28,7 +28,7 @@ import anydepth
 from anydepth.choosing.budget import worthwhile_depths
 from anydepth.choosing.measuring import calibrate
 from anydepth.evaluation.metrics import score
-from anydepth.verbs import read_test_sets, read_texts
+from anydepth.texts import read_test_sets, read_texts
 
 GOAL = 0.95
 

@@ -22,7 +22,7 @@ import torch
 import anydepth
 from anydepth.interop.huggingface import export
 from anydepth.run import Run
-from anydepth.verbs import read_texts
+from anydepth.texts import read_texts
 
 Batches = list[list[list[int]]]
 """Batches of sentences of token ids."""

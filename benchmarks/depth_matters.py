@@ -15,8 +15,8 @@ from pathlib import Path
 import anydepth
 from anydepth.config import Config, loads
 from anydepth.evaluation.metrics import score
+from anydepth.texts import read_test_set
 from anydepth.training.loop import train
-from anydepth.verbs import read_test_set
 
 BAR = 5.0
 

@@ -1,52 +1,27 @@
-"""What the verbs of the command line share: texts in and out, a run's test set and its depth grid."""
+"""What the verbs of the command line share: texts in and out, a run's depth grid."""
 
-import gzip
 import json
 import sys
-import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anydepth.errors import UserError
+from anydepth.progress import depths_shown, progress_bar
+from anydepth.texts import read_texts
 
 if TYPE_CHECKING:
     from anydepth.choosing.leaving import Rule
     from anydepth.classifying import Labelling
-    from anydepth.config import Config
-    from anydepth.data.corpora import CorpusConfig, Split
+    from anydepth.data.corpora import CorpusConfig
     from anydepth.estimating.command import Estimated
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run, Translation
-
-LOG_SECONDS = 30.0
-"""Between two lines about long work where there is no terminal for a progress bar."""
-
-
-def read_texts(file: Path | None) -> list[str]:
-    """The lines of a file, or of stdin."""
-    name = "stdin" if file is None else str(file)
-    try:
-        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
-        data = gzip.decompress(data) if file and file.suffix == ".gz" else data
-        text = data.decode("utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{name}: not a gzip file, or cut short") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{name}:{line}: invalid UTF-8") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def render(found: list[list["Translation"]], n_best: int | None, first: int = 1) -> list[str]:
@@ -142,94 +117,11 @@ def telling_chosen_depths(decode: Callable[..., list[list["Translation"]]]) -> C
     return decode_and_tell
 
 
-def read_calibration_texts(run: Path, source: Path | None, language: str | None) -> list[str]:
-    """Real sentences to measure with: of a file, of the recipe's test set or, if it has none, of its dev set."""
-    if source:
-        return read_texts(source)
-    from anydepth.data.corpora import Skips, read_pairs
-
-    config, key = config_and_language(run, (), language)
-    splits: dict[Split, Sequence[CorpusConfig]] = {"test": config.data.test, "dev": config.data.dev}
-    for split, corpora in splits.items():
-        for corpus in corpora:
-            if not key or corpus.key == key:
-                return [text for text, _ in read_pairs(corpus, split, Skips())]
-    wanted = f" for {language}" if language else ""
-    raise UserError(f"{run}: its recipe names no test or dev set{wanted}; give --source")
-
-
 def say_how_many_were_cut(run: "Run", texts: Sequence[str], key: str = "") -> None:
     """On stderr, where a run reads only the beginning of some texts."""
     limit = run.config.data.max_source
     if limit and (cut := run.count_cut(texts, key)):
         print(f"anydepth: only the first {limit} tokens of {cut} of {len(texts)} texts were read", file=sys.stderr)
-
-
-def read_test_sets(
-    run: Path,
-    source: Path | None = None,
-    reference: Path | None = None,
-    settings: Sequence[str] = (),
-    language: str | None = None,
-    on: "Split" = "test",
-    sentences: int = 0,
-) -> dict[str, "TestSet"]:
-    """By language, "" where a run has only one: given as files, or those that the run's recipe names. `on` takes its
-    dev or training corpora instead, `sentences` the first so many of each."""
-    from anydepth.data.corpora import ParallelText, Skips, read_pairs
-
-    if (source is None) != (reference is None):
-        raise UserError("--source and --reference: give both or neither")
-    corpora: Sequence[CorpusConfig]
-    if source and reference:
-        _, key = config_and_language(run, settings, language)
-        corpora = [ParallelText(source=str(source), target=str(reference), key=key)]
-    else:
-        corpora = corpora_for_test(run, settings, language, on)
-    keys = [corpus.key for corpus in corpora]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        which = f" for {twice[0]}" if twice[0] else " without a key"
-        raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
-    skips, found = Skips(), {}
-    for corpus in corpora:
-        pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
-        found[corpus.key] = ([source for source, _ in pairs], [target for _, target in pairs])
-    if summary := skips.summary():
-        print(f"anydepth: {summary}", file=sys.stderr)
-    return found
-
-
-def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
-    """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
-    found = read_test_sets(run, *given, **more)
-    if len(found) > 1:
-        raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
-    (test_set,) = found.values()
-    return test_set
-
-
-def corpora_for_test(
-    run: Path, settings: Sequence[str] = (), language: str | None = None, on: "Split" = "test"
-) -> list["CorpusConfig"]:
-    """The test sets (or dev sets, or training corpora) that a run's recipe names, for a language or all."""
-    config, key = config_and_language(run, settings, language)
-    corpora = [corpus for corpus in getattr(config.data, on) if not key or corpus.key == key]
-    if not corpora:
-        wanted, flags = f" for {language}" if language else "", "--source and --reference"
-        flags = flags if config.model.type == "translator" else "--data"
-        raise UserError(f"{run}: its recipe names no {on} set{wanted}; give {flags}")
-    return corpora
-
-
-def config_and_language(run: Path, settings: Sequence[str], language: str | None) -> tuple["Config", str]:
-    """A run's settings, and the key of the language that is meant."""
-    from anydepth.config import load
-    from anydepth.languages import find_language
-
-    if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no config.toml")
-    config = load(run / "config.toml", settings)
-    return config, find_language(config, language)
 
 
 def evaluate_encoder(
@@ -434,43 +326,3 @@ def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: boo
     if several:
         print_comparison(Console(highlight=False), comparison)
     print(f"The report is in {out}.")
-
-
-def progress_bar(title: str, visible: bool = True) -> Progress:
-    """On stderr, gone when it is done, and only for people."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (visible and console.is_terminal),
-    )
-
-
-@contextmanager
-def depths_shown() -> Iterator[Callable[[int, int, str], None]]:
-    """To be told how many depths are done, of how many, and which is next."""
-    with progress_bar("evaluating") as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, depth: bar.update(task, completed=done, total=total, description=depth)
-
-
-@contextmanager
-def progress_for(title: str, things: str, visible: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """To be told how many things are done, of how many: a bar for people; for logs, a line every half minute."""
-    with progress_bar(title, visible) as bar:
-        last = time.monotonic()
-
-        def show(done: int, total: int) -> None:
-            nonlocal last
-            task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
-            bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.1f} {things}/s")
-            if visible and bar.disable and time.monotonic() - last >= LOG_SECONDS:
-                last = time.monotonic()
-                print(f"{title}: {done} of {total} {things}", file=sys.stderr, flush=True)
-
-        yield show

@@ -16,7 +16,7 @@ from anydepth.evaluation.difficulty import cut, judge, last_checkpoints, read_di
 from anydepth.evaluation.metrics import score
 from anydepth.nn.attention import CrossAttention, Padded
 from anydepth.run import load
-from anydepth.verbs import read_test_set
+from anydepth.texts import read_test_set
 
 PLAIN = ['model.encoder.depth={type="full"}', 'model.decoder.depth={type="full"}', "training.average=1"]
 BLOCKS = ['model.bridge={type="multiscale"}', "model.encoder.layers=4"]
@@ -26,8 +26,9 @@ BLOCKS = ['model.bridge={type="multiscale"}', "model.encoder.layers=4"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A plain model with four checkpoints, and one with a multiscale encoder; both evaluated."""
     from anydepth.config import load as load_config
+    from anydepth.texts import read_test_sets
     from anydepth.training.loop import train
-    from anydepth.verbs import fill_grid, read_test_sets
+    from anydepth.verbs import fill_grid
 
     folder = tmp_path_factory.mktemp("analyses")
     test = f'data.test={{type="parallel", source="{folder}/dev.source", target="{folder}/dev.target"}}'

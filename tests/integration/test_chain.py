@@ -16,9 +16,9 @@ from anydepth.chain.planning import planned
 from anydepth.chain.work import Report, Training, dev_loss
 from anydepth.config import Config
 from anydepth.errors import UserError
+from anydepth.progress import progress_for
 from anydepth.run import load as load_run
 from anydepth.training import checkpoint
-from anydepth.verbs import progress_for
 
 CHAIN = """
 recipe = "tiny.toml"
@@ -462,7 +462,7 @@ def test_without_a_test_set_there_is_nothing_to_score(tmp_path: Path) -> None:
 def test_long_work_is_told_of_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anydepth.verbs.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("anydepth.progress.LOG_SECONDS", 0.0)
     for visible in (True, False):
         with progress_for("distilled", "sentences", visible) as show:
             show(0, 10)

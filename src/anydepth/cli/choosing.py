@@ -12,16 +12,9 @@ from rich.console import Console
 
 from anydepth.cli.app import Batch, Beam, Device, Engine, Json, Language, RunFolder, app
 from anydepth.errors import UserError
-from anydepth.verbs import (
-    load_for,
-    parse_depths,
-    parse_numbers,
-    progress_bar,
-    progress_for,
-    read_calibration_texts,
-    read_test_set,
-    read_test_sets,
-)
+from anydepth.progress import progress_bar, progress_for
+from anydepth.texts import read_calibration_texts, read_test_set, read_test_sets
+from anydepth.verbs import load_for, parse_depths, parse_numbers
 
 
 @app.command()

@@ -10,9 +10,7 @@ from rich.table import Table
 
 from anydepth.cli.app import Device, Json, Settings, app
 from anydepth.errors import UserError
-from anydepth.verbs import (
-    show_depths,
-)
+from anydepth.verbs import show_depths
 
 
 @app.command()

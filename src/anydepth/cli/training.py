@@ -9,13 +9,9 @@ import typer
 
 from anydepth.cli.app import Batch, Beam, Device, Language, RunFolder, Settings, app, complain
 from anydepth.errors import UserError
-from anydepth.verbs import (
-    evaluate_run,
-    progress_for,
-    read_test_sets,
-    show_grid,
-    show_repeated,
-)
+from anydepth.progress import progress_for
+from anydepth.texts import read_test_sets
+from anydepth.verbs import evaluate_run, show_grid, show_repeated
 
 
 @app.command()

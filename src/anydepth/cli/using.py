@@ -10,13 +10,13 @@ import typer
 
 from anydepth.cli.app import Batch, Beam, Device, Engine, Language, RunFolder, RunSettings, app
 from anydepth.errors import UserError
+from anydepth.progress import progress_bar
+from anydepth.texts import read_texts
 from anydepth.verbs import (
     automatic_depth,
     load_for,
     margin_of,
     print_outputs,
-    progress_bar,
-    read_texts,
     say_how_many_were_cut,
     show_words,
     telling_chosen_depths,

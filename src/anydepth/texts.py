@@ -1,0 +1,116 @@
+"""The texts that a run is judged on: given as files, or those that its recipe names."""
+
+import gzip
+import sys
+import zlib
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anydepth.errors import UserError
+
+if TYPE_CHECKING:
+    from anydepth.config import Config
+    from anydepth.data.corpora import CorpusConfig, Split
+    from anydepth.evaluation.languages import TestSet
+
+
+def read_texts(file: Path | None) -> list[str]:
+    """The lines of a file, or of stdin."""
+    name = "stdin" if file is None else str(file)
+    try:
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+        data = gzip.decompress(data) if file and file.suffix == ".gz" else data
+        text = data.decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{name}: not a gzip file, or cut short") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{name}:{line}: invalid UTF-8") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def read_test_sets(
+    run: Path,
+    source: Path | None = None,
+    reference: Path | None = None,
+    settings: Sequence[str] = (),
+    language: str | None = None,
+    on: "Split" = "test",
+    sentences: int = 0,
+) -> dict[str, "TestSet"]:
+    """By language, "" where a run has only one: given as files, or those that the run's recipe names. `on` takes its
+    dev or training corpora instead, `sentences` the first so many of each."""
+    from anydepth.data.corpora import ParallelText, Skips, read_pairs
+
+    if (source is None) != (reference is None):
+        raise UserError("--source and --reference: give both or neither")
+    corpora: Sequence[CorpusConfig]
+    if source and reference:
+        _, key = config_and_language(run, settings, language)
+        corpora = [ParallelText(source=str(source), target=str(reference), key=key)]
+    else:
+        corpora = corpora_for_test(run, settings, language, on)
+    keys = [corpus.key for corpus in corpora]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        which = f" for {twice[0]}" if twice[0] else " without a key"
+        raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
+    skips, found = Skips(), {}
+    for corpus in corpora:
+        pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
+        found[corpus.key] = ([source for source, _ in pairs], [target for _, target in pairs])
+    if summary := skips.summary():
+        print(f"anydepth: {summary}", file=sys.stderr)
+    return found
+
+
+def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
+    """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
+    found = read_test_sets(run, *given, **more)
+    if len(found) > 1:
+        raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
+    (test_set,) = found.values()
+    return test_set
+
+
+def read_calibration_texts(run: Path, source: Path | None, language: str | None) -> list[str]:
+    """Real sentences to measure with: of a file, of the recipe's test set or, if it has none, of its dev set."""
+    if source:
+        return read_texts(source)
+    from anydepth.data.corpora import Skips, read_pairs
+
+    config, key = config_and_language(run, (), language)
+    splits: dict[Split, Sequence[CorpusConfig]] = {"test": config.data.test, "dev": config.data.dev}
+    for split, corpora in splits.items():
+        for corpus in corpora:
+            if not key or corpus.key == key:
+                return [text for text, _ in read_pairs(corpus, split, Skips())]
+    wanted = f" for {language}" if language else ""
+    raise UserError(f"{run}: its recipe names no test or dev set{wanted}; give --source")
+
+
+def corpora_for_test(
+    run: Path, settings: Sequence[str] = (), language: str | None = None, on: "Split" = "test"
+) -> list["CorpusConfig"]:
+    """The test sets (or dev sets, or training corpora) that a run's recipe names, for a language or all."""
+    config, key = config_and_language(run, settings, language)
+    corpora = [corpus for corpus in getattr(config.data, on) if not key or corpus.key == key]
+    if not corpora:
+        wanted, flags = f" for {language}" if language else "", "--source and --reference"
+        flags = flags if config.model.type == "translator" else "--data"
+        raise UserError(f"{run}: its recipe names no {on} set{wanted}; give {flags}")
+    return corpora
+
+
+def config_and_language(run: Path, settings: Sequence[str], language: str | None) -> tuple["Config", str]:
+    """A run's settings, and the key of the language that is meant."""
+    from anydepth.config import load
+    from anydepth.languages import find_language
+
+    if not (run / "config.toml").is_file():
+        raise UserError(f"{run} is not a run: it has no config.toml")
+    config = load(run / "config.toml", settings)
+    return config, find_language(config, language)
