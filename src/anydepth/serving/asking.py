@@ -98,11 +98,6 @@ def check_texts(given: Sequence[str], characters: int, texts: int) -> None:
         raise Refused(413, f"q: {len(given)} texts, but this server takes {texts} at most in a request")
     if (count := sum(map(len, given))) > characters:
         raise Refused(413, f"q: {count} characters, but this server takes {characters} at most in a request")
-    try:
-        for text in given:
-            text.encode()
-    except UnicodeEncodeError:
-        raise Refused(400, "q: half a surrogate pair is not a character") from None
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
@@ -131,6 +126,9 @@ def parse(request: Request, body: bytes) -> dict[str, Any]:
         raise Refused(415, f"content type {kind}: expected {JSON} or {FORM}")
     try:
         fields = json.loads(text)
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # "\\ud800"
+        raise Refused(400, "the body has half a surrogate pair, which is not a character") from None
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not valid JSON") from None
     if not isinstance(fields, dict):
