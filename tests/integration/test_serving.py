@@ -272,6 +272,32 @@ def test_what_nobody_waits_for_is_not_computed(run: Run) -> None:
         assert client.number('anydepth_texts_total{depth="2-2",run="golden"}') == 1
 
 
+def test_a_stream_that_nobody_reads_is_not_computed(run: Run) -> None:
+    with serving({"golden": (run, ENGLISH_GERMAN)}) as client, ThreadPoolExecutor(1) as pool:
+        with held(client.runs[0]) as reached:
+            first = pool.submit(client.translate, TEXTS[0])
+            assert reached.wait(10)
+            body = b"q=hello&source=en&target=de&stream=1"
+            with socket.create_connection(("127.0.0.1", client.port)) as leaving:
+                head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                leaving.sendall(head.encode() + body)
+                wait_for(lambda: client.number('anydepth_queue_texts{run="golden"}') == 2)
+            time.sleep(0.2)
+        assert first.result(30).status == 200
+        wait_for(lambda: client.number('anydepth_dropped_texts_total{run="golden",why="gone"}') == 2)
+
+
+def test_a_fault_is_answered_and_forgotten(run: Run) -> None:
+    with serving({"golden": (run, ENGLISH_GERMAN)}) as client:
+        one = client.runs[0]
+        compute, one.worker.compute = one.worker.compute, lambda texts, depth, key: 1 // 0
+        answer = client.translate(TEXTS[0])
+        assert (answer.status, answer.content) == (500, {"error": "internal error"})
+        assert "event: error" in client.translate(TEXTS[0], stream=True).content
+        one.worker.compute = compute
+        assert client.translate(TEXTS[0]).status == 200
+
+
 def test_keys_and_pages_of_other_sites(run: Run, client: Client) -> None:
     assert "access-control-allow-origin" not in client.get("/languages", Origin="https://a.example").headers
     limits = {"keys": ["secret", "geheim"], "origins": ["https://a.example"]}

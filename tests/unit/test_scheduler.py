@@ -9,7 +9,7 @@ import pytest
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
 from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most
-from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Job, Late, Scheduler, Wish, Worker
+from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Job, Late, Scheduler, Wish, Worker
 
 LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
 
@@ -282,7 +282,7 @@ def test_a_failure_is_told_and_the_next_batch_has_its_turn() -> None:
         return texts
 
     steady = worker(compute)
-    with pytest.raises(RuntimeError, match="no"):
+    with pytest.raises(Failed, match="internal error"):
         steady.submit(job(2)).result(timeout=10)
     assert steady.submit(job(1)).result(timeout=10).answers == ["x"]
     steady.close()

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from anydepth.errors import UserError
 from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, Work, body_of, check_key, read
 from anydepth.serving.detection import Detector, language_name
-from anydepth.serving.scheduler import Busy, Closed, Job, Late, Outcome
+from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
 from anydepth.serving.served import Asked, Served, Task
 from anydepth.serving.texts import Lines
 from anydepth.serving.watching import NOTES, Metrics, Observed
@@ -86,7 +86,8 @@ class Service:
         raise Refused(400 if able else 404, f"run {name!r}: to {task} there is {names}")
 
     def deadline(self, body: Work) -> float:
-        return monotonic() + min(self.limits.timeout, (body.deadline_ms or 1e12) / 1000)
+        asked = self.limits.timeout if body.deadline_ms is None else body.deadline_ms / 1000
+        return monotonic() + min(self.limits.timeout, asked)
 
     def languages(self) -> list[dict[str, Any]]:
         codes = sorted({code for pair in self.pairs for code in pair})
@@ -317,5 +318,5 @@ def add_errors(app: FastAPI) -> None:
         status, message, headers = refusal(error)
         return JSONResponse({"error": message}, status, headers)
 
-    for kind in (Refused, Busy, Late, Closed, UserError, HTTPException, Exception):
+    for kind in (Refused, Busy, Late, Closed, Failed, UserError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

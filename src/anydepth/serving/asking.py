@@ -127,7 +127,7 @@ def parse(request: Request, body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text)
         json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # "\\ud800"
+    except UnicodeEncodeError:  # "\ud800"
         raise Refused(400, "the body has half a surrogate pair, which is not a character") from None
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not valid JSON") from None
@@ -142,6 +142,6 @@ def check_key(request: Request, body: Detect, keys: Sequence[str]) -> None:
         return
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = body.api_key or (bearer if scheme.lower() == "bearer" else "")
-    same = [hmac.compare_digest(given.encode("utf-8", "replace"), key.encode()) for key in keys]  # all, in equal time
+    same = [hmac.compare_digest(given.encode(), key.encode()) for key in keys]  # all, in equal time
     if not any(same):
         raise Refused(403, "this server wants an API key: send api_key, or the header Authorization: Bearer")

@@ -47,6 +47,10 @@ class Closed(Exception):
     """The server is going down and takes nothing new."""
 
 
+class Failed(Exception):
+    """Something broke while computing; the log says what."""
+
+
 class Outcome(NamedTuple):
     """What a request gets."""
 
@@ -288,10 +292,10 @@ class Worker:
         start = monotonic()
         try:
             answers = self.compute(batch.texts, batch.depth, batch.key)
-        except Exception as error:  # whatever it is, the next batch deserves its turn
+        except Exception:  # whatever it is, the next batch deserves its turn
             log.exception("a batch failed")
             for item in batch.items:
-                item.job.fail(error)
+                item.job.fail(Failed("internal error"))
             return
         with self.changed:
             self.scheduler.answered(batch, answers, monotonic() - start)

@@ -82,6 +82,9 @@ class Observed:
 
         try:
             await self.app(scope, receive, noting)
+        except Exception:
+            status = 500  # what the server answers further out
+            raise
         finally:
             seconds = time.monotonic() - start
             self.metrics.requests.labels(path, str(status)).inc()
