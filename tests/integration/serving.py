@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from anydepth.serving.app import Limits, create_app
+from anydepth.serving.app import create_app
 from anydepth.serving.served import Served
+from anydepth.serving.service import Limits
 from anydepth.serving.watching import Metrics
 
 

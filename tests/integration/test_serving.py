@@ -30,7 +30,7 @@ from anydepth.choosing.calibration import Calibration, Timing, keep, origin_of
 from anydepth.config import load as load_config
 from anydepth.evaluation.grid import evaluate
 from anydepth.run import Run
-from anydepth.serving.served import Pair, load_served
+from anydepth.serving.served import Pair, load_served, pairs_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
 TEXTS = json.loads((GOLDEN.parent / "outputs.json").read_text())["sentences"]
@@ -191,7 +191,10 @@ def test_a_burst_lowers_the_depth_down_to_floors_and_it_rises_again(known: Run) 
         ({"q": "x", "source": "en", "target": "de", "format": "html"}, "format html"),
         ({"q": "x", "source": "en", "target": "de", "depth": "9-9"}, "depth 9-9: this run has encoder depths 1, 2"),
         ({"q": "x", "source": "en", "target": "de", "depth": "../x"}, "depth '../x': expected"),
-        ({"q": "x", "source": "en", "target": "de", "depth": "1-1", "floor": "1-1"}, "floor: a depth is not lowered"),
+        (
+            {"q": "x", "source": "en", "target": "de", "depth": "1-1", "floor": "1-1"},
+            "floor: this depth is not",
+        ),
         ({"q": "x", "source": "en", "target": "de", "depth": "1-1", "quality": "best"}, "depth and quality: give one"),
         ({"q": "x", "source": "en", "target": "de", "quality": "good"}, "quality: input should be 'fast'"),
         ({"q": "x", "source": "en", "target": "de", "quality": "fast"}, "not evaluated and calibrated"),
@@ -332,6 +335,22 @@ def test_summaries_and_labels(tmp_path: Path) -> None:
             assert probabilities == pytest.approx([one.probability for one in found], abs=1e-5)
         assert client.post("/classify", {"q": "x", "run": "notices"}).status == 400
         assert client.translate("x").content["error"] == "en-de is not served; there is no languages"
+
+
+def test_a_run_of_several_languages(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "many")
+    config = tmp_path / "many" / "config.toml"
+    corpus = '{ type = "builtin", source = "en", target = "TO", size = 30000, seed = 1, key = "en-TO" },'
+    old = '{ type = "builtin", source = "en", target = "de", size = 30000, seed = 1, key = "" },'
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, corpus.replace("TO", "de") + corpus.replace("TO", "fr")))
+    run = anydepth.load(tmp_path / "many", "cpu")
+    with serving({"many": (run, pairs_of(run, ""))}) as client:
+        assert client.get("/languages").content[1]["targets"] == ["de", "fr"]
+        answer = client.translate(TEXTS[0], source="auto", target="fr").content
+        assert answer["translatedText"] == run.in_language("en-fr").translate(TEXTS[:1])[0]
+        assert answer["detectedLanguage"]["language"] == "en"
+        assert client.translate(TEXTS[0], target="fr", stream=True).content.count("event:") == 2
 
 
 def summarizing(folder: Path) -> Path:

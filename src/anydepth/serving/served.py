@@ -55,6 +55,7 @@ class Served:
     ) -> None:
         """`pairs` are the languages that it translates between, and the keys that the run knows them by."""
         self.name, self.run, self.pairs, self.task = name, run, pairs, task_of(run)
+        self.keys = list(dict.fromkeys(pairs.values())) or [run.key]
         self.batch = batch or run.config.decoding.batch
         self.ladder = cache(self.make_ladder)
         self.automatic = cache(self.find_automatic)
@@ -75,6 +76,8 @@ class Served:
         deepest = self.run.plan(None, key).name
         try:
             options = self.guide(key).options
+            if deepest not in options.depths:
+                raise UserError(f"{deepest}, its deepest, was not evaluated and calibrated")
         except UserError as error:
             log.warning("%s: load will not change the depth: %s", self.name, error)
             return [Point(deepest, math.nan, math.inf)]
@@ -87,8 +90,6 @@ class Served:
             Point(depth_name(cell), cell[options.metric], 1000 * cell["seconds"])
             for cell in pareto_front(list(timed.values()), options.metric)
         ]
-        if deepest not in timed:
-            return points[::-1]
         top = timed[deepest]
         first = Point(deepest, top[options.metric], 1000 * top["seconds"])
         return [first, *(point for point in reversed(points) if point.ms < first.ms)]
@@ -99,12 +100,12 @@ class Served:
     def load_aware(self) -> LoadAware:
         """Others should wait no longer than a full-depth answer takes at most when the server is idle: together that is
         twice the unloaded time."""
-        for key in dict.fromkeys([self.run.key, *self.pairs.values()]):
+        for key in self.keys:
             if len(ladder := self.ladder(key)) > 1:
                 known = self.guide(key).calibration
                 longest = known.predict(ladder[0].depth, max(known.tokens), 1, COVERAGE)
                 return LoadAware(ladder, longest, monotonic)
-        return LoadAware(self.ladder(self.run.key), math.inf, monotonic)
+        return LoadAware(self.ladder(self.keys[0]), math.inf, monotonic)
 
     def find_automatic(self, key: str) -> str:
         depth: str = self.guide(key).options.automatic(self.batch).depth
@@ -121,8 +122,8 @@ class Served:
         given = [name for name in ("depth", "quality", "budget_ms") if getattr(asked, name) is not None]
         if len(given) > 1:
             raise UserError(f"{' and '.join(given)}: give one of them")
-        if asked.floor is not None and (asked.depth or asked.budget_ms is not None):
-            raise UserError(f"floor: a {given[0]} is not lowered under load, so it has none")
+        if asked.floor is not None and given and asked.depth != "auto" and asked.quality != "balanced":
+            raise UserError(f"floor: this {given[0]} is not lowered under load, so it has none")
         if asked.depth == ADAPTIVE and self.task == "classify":
             return Wish(ladder=[Point(ADAPTIVE, math.nan, math.inf)])
         if asked.depth not in (None, "auto"):

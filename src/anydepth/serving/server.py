@@ -18,7 +18,7 @@ def serve(
     key_file: Path | None,
     **limits: Any,
 ) -> None:
-    """For `limits` see `app.Limits`. Returns after SIGTERM or Ctrl-C, when all accepted requests are answered."""
+    """For `limits` see `service.Limits`. Returns after SIGTERM or Ctrl-C, when all accepted requests are answered."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -26,8 +26,9 @@ def serve(
         import uvicorn
     except ImportError as error:
         raise UserError(f"serving needs {error.name}: pip install 'anydepth[serve]'") from None
-    from anydepth.serving.app import Limits, create_app
+    from anydepth.serving.app import create_app
     from anydepth.serving.served import load_served
+    from anydepth.serving.service import Limits
     from anydepth.serving.watching import Metrics, log_to_stderr
 
     keys = read_keys(key_file) if key_file else []
