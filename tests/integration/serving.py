@@ -31,9 +31,7 @@ class Client(NamedTuple):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def send(
-        self, method: str, path: str, body: bytes | Iterator[bytes] = b"", headers: dict[str, str] | None = None
-    ) -> Reply:
+    def send(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, headers or {})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
-from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most
+from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most, worthwhile
 from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Job, Late, Scheduler, Wish, Worker
 
 LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
@@ -109,6 +109,12 @@ def test_an_unknown_ladder_has_one_step(clock: Clock) -> None:
     for waiting in (0, 1000):
         load.update(waiting)
         assert (load.step, load.ms) == (0, math.inf)
+
+
+def test_steps_that_save_no_time_are_left_out() -> None:
+    times = {"6-6": 8.0, "6-5": 9.0, "6-4": 7.9, "6-2": 4.0, "2-2": 3.9, "2-1": 1.0}
+    kept = worthwhile(Point(depth, 0.0, ms) for depth, ms in times.items())
+    assert [point.depth for point in kept] == ["6-6", "6-2", "2-1"]
 
 
 def test_floors() -> None:

@@ -1,8 +1,10 @@
 """Load-aware depth: the longer others wait, the shallower; pure arithmetic over a clock that is given."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from anydepth.choosing.calibration import LEAST_GAIN
 
 Clock = Callable[[], float]
 """Seconds that only grow."""
@@ -26,6 +28,15 @@ class Point(NamedTuple):
 
 Ladder = Sequence[Point]
 """Depths to choose from, the slowest and best first."""
+
+
+def worthwhile(points: Iterable[Point]) -> list[Point]:
+    """Without the steps down that cost quality and save no time: each kept one is clearly faster than the last."""
+    kept: list[Point] = []
+    for point in points:
+        if not kept or kept[-1].ms >= LEAST_GAIN * point.ms:
+            kept.append(point)
+    return kept
 
 
 def at_most(ladder: Ladder, ms: float) -> str:

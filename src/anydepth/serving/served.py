@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
+from anydepth.choosing.budget import Guide, Options
 from anydepth.choosing.calibration import COVERAGE
 from anydepth.classifying import ADAPTIVE
 from anydepth.data.corpora import Builtin
@@ -16,7 +17,7 @@ from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.models import Translator
 from anydepth.run import Run, load
-from anydepth.serving.load import Ladder, LoadAware, Point, above_floor, layers
+from anydepth.serving.load import Ladder, LoadAware, Point, above_floor, layers, worthwhile
 from anydepth.serving.scheduler import Done, Dropped, Job, Scheduler, Wish, Worker
 
 log = logging.getLogger("anydepth.serving")
@@ -81,20 +82,19 @@ class Served:
         except UserError as error:
             log.warning("%s: load will not change the depth: %s", self.name, error)
             return [Point(deepest, math.nan, math.inf)]
-        batch = min(self.batch, options.calibration.batches[-1])
-        timed = {
-            depth_name(cell): cell | {"seconds": options.usual_seconds(depth_name(cell), batch)}
-            for cell in options.cells
-        }
-        points = [
-            Point(depth_name(cell), cell[options.metric], 1000 * cell["seconds"])
-            for cell in pareto_front(list(timed.values()), options.metric)
-        ]
-        top = timed[deepest]
-        first = Point(deepest, top[options.metric], 1000 * top["seconds"])
-        return [first, *(point for point in reversed(points) if point.ms < first.ms)]
+        points = self.points(options)
+        cells = [cell | {"seconds": points[depth_name(cell)].ms / 1000} for cell in options.cells]
+        front = [points[depth_name(cell)] for cell in pareto_front(cells, options.metric)]
+        return worthwhile([points[deepest], *reversed(front)])
 
-    def guide(self, key: str) -> Any:
+    def points(self, options: Options) -> dict[str, Point]:
+        batch = min(self.batch, options.calibration.batches[-1])
+        names = {depth_name(cell): cell[options.metric] for cell in options.cells}
+        return {
+            depth: Point(depth, quality, 1000 * options.usual_seconds(depth, batch)) for depth, quality in names.items()
+        }
+
+    def guide(self, key: str) -> Guide:
         return self.run.guide(self.run.config.decoding.beam, key)
 
     def load_aware(self) -> LoadAware:
@@ -107,15 +107,16 @@ class Served:
                 return LoadAware(ladder, longest, monotonic)
         return LoadAware(self.ladder(self.keys[0]), math.inf, monotonic)
 
-    def find_automatic(self, key: str) -> str:
-        depth: str = self.guide(key).options.automatic(self.batch).depth
-        return depth
+    def find_automatic(self, key: str) -> Ladder:
+        """The fastest depth that is not significantly worse than the best, and the steps below it."""
+        options = self.guide(key).options
+        first = self.points(options)[options.automatic(self.batch).depth]
+        return [first, *(point for point in self.ladder(key) if point.ms < first.ms)]
 
     def within(self, budget_ms: float, tokens: int, texts: int, key: str) -> str:
         """The best depth that is safe within a budget for all texts together, or else the fastest."""
         options = self.guide(key).options
-        depth: str = options.at_level(COVERAGE, budget_ms / texts, tokens, texts)[0]
-        return depth
+        return options.at_level(COVERAGE, budget_ms / texts, tokens, texts)[0]
 
     def wish(self, asked: Asked, key: str) -> Wish:
         """What a request may get; UserError where it asks for what this run cannot know or do."""
@@ -139,8 +140,7 @@ class Served:
             return Wish(ladder=ladder[-1:])
         if asked.quality == "balanced" or asked.depth == "auto":
             self.check_known("quality balanced" if asked.quality else "depth auto", ladder)
-            depth = self.automatic(key)
-            ladder = ladder[next((step for step, point in enumerate(ladder) if point.depth == depth), 0) :]
+            ladder = self.automatic(key)
         if asked.floor is not None:
             self.run.plan(asked.floor, key)
             ladder = above_floor(ladder, layers(asked.floor))
