@@ -29,7 +29,7 @@ SCHEMA = 1
 COVERAGE = 0.95
 """The share of the sentences that should take no longer than predicted."""
 LEAST_GAIN = 1.03
-"""Speculation is used where it was at least so many times as fast: less is noise."""
+"""Speculation, or a shallower depth under load, is used where it was at least so many times as fast: less is noise."""
 
 Origin = dict[str, Any]
 """What a calibration is true for: `machine`, `engine`, `weights`, `language`, `beam`."""

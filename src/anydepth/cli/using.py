@@ -199,3 +199,44 @@ def export(
 
     export_run(load(run, "cpu"), out, to, depth, language, quantization)
     print(f"The model is in {out}.")
+
+
+@app.command()
+def serve(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Folders; en-de=RUN where a run does not know its languages."),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 5000,
+    batch: Batch = None,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for a run; more are refused (429).")] = 1000,
+    max_characters: Annotated[int, typer.Option(min=1, help="In a request.")] = 10_000,
+    max_texts: Annotated[int, typer.Option(min=1, help="In a request.")] = 64,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request waits for its answer.")] = 30.0,
+    api_keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys, one a line; clients must send one of them.")
+    ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Web pages that may call the server; may be repeated.")
+    ] = None,
+    log_texts: Annotated[bool, typer.Option("--log-texts", help="Write the texts into the log, too.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Answer requests over HTTP, as LibreTranslate does, at the depth that clients ask for or the load allows."""
+    from anydepth.serving.server import serve
+
+    serve(
+        runs,
+        host,
+        port,
+        device,
+        batch=batch,
+        queue=queue,
+        key_file=api_keys,
+        characters=max_characters,
+        texts=max_texts,
+        timeout=timeout,
+        origins=cors or (),
+        log_texts=log_texts,
+    )

@@ -1,0 +1,1 @@
+"""Runs behind HTTP: `anydepth serve`."""

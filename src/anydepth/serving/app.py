@@ -1,0 +1,245 @@
+"""The HTTP interface: that of LibreTranslate, so that its clients work unchanged, and depth on top."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from anydepth.errors import UserError
+from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
+from anydepth.serving.detection import language_name
+from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
+from anydepth.serving.served import Asked, Served, Task
+from anydepth.serving.service import Limits, Service
+from anydepth.serving.texts import Lines
+from anydepth.serving.watching import NOTES, Metrics, Observed
+
+
+def submit(one: Served, job: Job) -> "asyncio.Future[Outcome]":
+    return asyncio.wrap_future(one.worker.submit(job))
+
+
+async def outcome(request: Request, one: Served, job: Job) -> Outcome:
+    """What becomes of a job; it is dropped when its client goes or its time is up."""
+    answer: asyncio.Future[Any] = submit(one, job)
+    gone: asyncio.Future[Any] = asyncio.ensure_future(disconnected(request))
+    try:
+        left = max(0.0, job.deadline - monotonic())
+        done, _ = await asyncio.wait({answer, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if answer in done:
+            found: Outcome = answer.result()
+            return found
+        raise Refused(UNSPOKEN, "the client has gone") if gone in done else Late("there was no answer in time")
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def told(request: Request, one: Served, found: Outcome) -> dict[str, Any]:
+    """What we add to the answers of LibreTranslate."""
+    said = {
+        "run": one.name,
+        "depth": found.depth,
+        "queue_ms": round(found.queue_ms, 2),
+        "compute_ms": round(found.compute_ms, 2),
+    }
+    request.scope[NOTES].update(said)
+    return said
+
+
+def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> FastAPI:
+    service = Service(runs, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(service.close)
+
+    # the usual page of documentation would load its scripts from elsewhere
+    app = FastAPI(title="anydepth", docs_url=None, redoc_url=None, lifespan=lifespan)
+    add_work(app, service)
+    add_information(app, service, metrics)
+    add_errors(app)
+    metrics.follow(runs)
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(Observed, metrics=metrics, paths=paths)
+    if limits.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(limits.origins), allow_headers=["*"])
+    return app
+
+
+def add_work(app: FastAPI, service: Service) -> None:
+    @app.post("/translate", openapi_extra=body_of(Translate))
+    async def translate(request: Request) -> Response:
+        """Translate a text or several, at the depth that the client or the load says."""
+        body: Translate = await service.read(request, Translate)
+        if body.format == "html":
+            raise Refused(400, "format html: this server translates text alone")
+        detected = await run_in_threadpool(service.detected, body)
+        one, key = service.route(detected["language"] if detected else body.source, body.target)
+        lines = Lines.of(body.texts)
+        deadline = service.deadline(body)
+        job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
+
+        def answer(found: Outcome) -> dict[str, Any]:
+            texts = lines.filled(found.answers)
+            single = isinstance(body.q, str)
+            said: dict[str, Any] = {"translatedText": texts[0] if single else texts}
+            if detected:
+                said["detectedLanguage"] = detected if single else [detected] * len(texts)
+            return said | told(request, one, found)
+
+        if not body.stream:
+            return JSONResponse(answer(await outcome(request, one, job)))
+        jobs = [job]
+        if (shallowest := one.shallowest(key)) != job.wish.ladder[0].depth:
+            draft = await run_in_threadpool(one.job, lines.to_do, Asked(shallowest), key, deadline)
+            jobs = [draft, job]
+        return refined(one, jobs, answer)
+
+    @app.post("/summarize", openapi_extra=body_of(Process))
+    async def summarize(request: Request) -> dict[str, Any]:
+        """Summarize a document or several."""
+        body, one, found = await process(request, "summarize")
+        return {"summary": found.answers[0] if isinstance(body.q, str) else found.answers} | told(request, one, found)
+
+    @app.post("/classify", openapi_extra=body_of(Process))
+    async def classify(request: Request) -> dict[str, Any]:
+        """Label a text or several."""
+        body, one, found = await process(request, "classify")
+        labels = [label._asdict() for label in found.answers]
+        return {"classification": labels[0] if isinstance(body.q, str) else labels} | told(request, one, found)
+
+    async def process(request: Request, task: Task) -> tuple[Process, Served, Outcome]:
+        body: Process = await service.read(request, Process)
+        one = service.find(task, body.run)
+        texts = [" ".join(text.splitlines()) for text in body.texts]  # a line of a file, to the command line
+        job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
+        return body, one, await outcome(request, one, job)
+
+    @app.post("/detect", openapi_extra=body_of(Detect))
+    async def detect(request: Request) -> Any:
+        """The likeliest languages of a text."""
+        body: Detect = await service.read(request, Detect)
+        found = await run_in_threadpool(lambda: [service.detector.detect(text) for text in body.texts])
+        return found[0] if isinstance(body.q, str) else found
+
+
+def refined(one: Served, jobs: Sequence[Job], answer: Any) -> StreamingResponse:
+    """Server-sent events: a draft, if it is another depth, and the answer."""
+    waiting: list[asyncio.Future[Outcome]] = []
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            for name, future in zip(["draft", "final"][-len(jobs) :], waiting):
+                left = max(0.0, jobs[-1].deadline - monotonic())
+                yield event(name, answer(await asyncio.wait_for(future, left)))
+        except Exception as error:  # the status has been sent: say it in the stream
+            yield event("error", {"error": refusal(error)[1]})
+        finally:  # also when the client has gone
+            for future in waiting:
+                future.cancel()
+
+    try:
+        for job in jobs:
+            waiting.append(submit(one, job))
+    except (Busy, Closed):
+        for future in waiting:
+            future.cancel()
+        raise
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    @app.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        """The languages and what they are translated to."""
+        return service.languages()
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        """Whether every run is at work."""
+        well = all(one.worker.alive for one in service.runs)
+        return JSONResponse({"status": "ok" if well else "a worker has died"}, 200 if well else 503)
+
+    @app.get("/frontend/settings")
+    async def settings() -> dict[str, Any]:
+        """What a page in front of the server needs to know."""
+        first = next(iter(service.runs[0].pairs), None) or next(iter(service.pairs), None)
+        named = {"source": first.source, "target": first.target} if first else {}
+        keys = bool(service.limits.keys)
+        return {
+            "apiKeys": keys,
+            "keyRequired": keys,
+            "charLimit": service.limits.characters,
+            "batchLimit": service.limits.texts,
+            "frontendTimeout": 500,
+            "suggestions": False,
+            "filesTranslation": False,
+            "supportedFilesFormat": [],
+            "language": {side: {"code": code, "name": language_name(code)} for side, code in named.items()},
+            "runs": [described(one) for one in service.runs],
+        }
+
+    @app.get("/metrics")
+    async def numbers() -> Response:
+        """For Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def described(one: Served) -> dict[str, Any]:
+    """The front is empty where the run was not evaluated and calibrated."""
+    ladder = one.scheduler.load.ladder
+    front = [point._asdict() for point in ladder] if len(ladder) > 1 else []
+    return {
+        "name": one.name,
+        "task": one.task,
+        "depths": one.run.in_language(one.keys[0] or None).depths(),
+        "front": front,
+    }
+
+
+# ---- errors
+
+
+def refusal(error: Exception) -> tuple[int, str, dict[str, str] | None]:
+    """Status, message and headers."""
+    if isinstance(error, Refused):
+        return error.status, str(error), error.headers
+    if isinstance(error, Busy):
+        return 429, str(error), {"Retry-After": str(error.retry_after)}
+    if isinstance(error, Late | TimeoutError):
+        return 504, str(error) or "there was no answer in time", None
+    if isinstance(error, Closed):
+        return 503, str(error), {"Retry-After": "5"}
+    if isinstance(error, UserError):
+        return 400, str(error), None
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail).lower(), dict(error.headers or {})
+    return 500, "internal error", None
+
+
+def add_errors(app: FastAPI) -> None:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        status, message, headers = refusal(error)
+        return JSONResponse({"error": message}, status, headers)
+
+    for kind in (Refused, Busy, Late, Closed, Failed, UserError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)

@@ -1,0 +1,88 @@
+"""Load-aware depth: the longer others wait, the shallower; pure arithmetic over a clock that is given."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from anydepth.choosing.calibration import LEAST_GAIN
+
+Clock = Callable[[], float]
+"""Seconds that only grow."""
+
+CALM = 0.5
+"""A deeper step is taken again when the wait there is at most this share of the longest allowed: without a gap between
+falling and rising, depth would flutter."""
+HOLD = 1.0
+"""Seconds that this must have lasted, for every step."""
+
+
+class Point(NamedTuple):
+    """A depth that a run can be served at."""
+
+    depth: str
+    quality: float
+    """By the main metric of its task; NaN where it was not evaluated."""
+    ms: float
+    """For one text of usual length in a full batch; infinite where it was not calibrated."""
+
+
+Ladder = Sequence[Point]
+"""Depths to choose from, the slowest and best first."""
+
+
+def worthwhile(points: Iterable[Point]) -> list[Point]:
+    """Without the steps down that cost quality and save no time: each kept one is clearly faster than the last."""
+    kept: list[Point] = []
+    for point in points:
+        if not kept or kept[-1].ms >= LEAST_GAIN * point.ms:
+            kept.append(point)
+    return kept
+
+
+def at_most(ladder: Ladder, ms: float) -> str:
+    """The best depth that takes no longer than this for a text, or else the fastest."""
+    return next((point.depth for point in ladder if point.ms <= ms), ladder[-1].depth)
+
+
+def above_floor(ladder: Ladder, floor: tuple[int, ...]) -> list[Point]:
+    """The steps with at least so many layers in every stack; the first stays where none has."""
+    kept = [point for point in ladder if all(have >= least for have, least in zip(layers(point.depth), floor))]
+    return kept or [ladder[0]]
+
+
+def layers(depth: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in depth.split("-"))
+
+
+class LoadAware:
+    """Which step of a ladder the load allows.
+
+    The wait at a step is the number of waiting texts times what one takes there. Depth falls at once to the first step
+    whose wait is within the objective, and rises one step for every HOLD seconds of calm.
+    """
+
+    def __init__(self, ladder: Ladder, longest_wait_ms: float, clock: Clock) -> None:
+        self.ladder, self.longest_wait_ms, self.clock = ladder, longest_wait_ms, clock
+        self.step = 0
+        self.calm_since: float | None = None
+
+    def update(self, waiting: int) -> None:
+        """Called whenever the number of waiting texts has changed."""
+        waits = [waiting * point.ms if waiting else 0.0 for point in self.ladder]
+        last = len(self.ladder) - 1
+        needed = next((step for step, wait in enumerate(waits) if wait <= self.longest_wait_ms), last)
+        if needed > self.step:
+            self.step, self.calm_since = needed, None
+            return
+        while self.step and waits[self.step - 1] <= CALM * self.longest_wait_ms:
+            if self.calm_since is None:
+                self.calm_since = self.clock()
+            if self.clock() - self.calm_since < HOLD:
+                return
+            self.step, self.calm_since = self.step - 1, self.calm_since + HOLD
+        self.calm_since = None
+
+    @property
+    def ms(self) -> float:
+        """That a text may take now."""
+        return self.ladder[self.step].ms if self.step else math.inf

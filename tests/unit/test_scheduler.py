@@ -1,0 +1,294 @@
+"""What a server does next, at which depth: all with a clock that stands still unless told."""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most, worthwhile
+from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Job, Late, Scheduler, Wish, Worker
+
+LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def fixed(depth: str) -> Wish:
+    return Wish(ladder=[Point(depth, math.nan, math.inf)])
+
+
+def job(*lengths: int, wish: Wish | None = None, **settings: Any) -> Job:
+    return Job(texts=["x" * n for n in lengths], lengths=list(lengths), wish=wish or Wish(ladder=LADDER), **settings)
+
+
+def scheduler(clock: Clock, *, batch: int = 4, room: int = 100, wait_ms: float = 40.0, **settings: Any) -> Scheduler:
+    return Scheduler(batch=batch, room=room, load=LoadAware(LADDER, wait_ms, clock), clock=clock, **settings)
+
+
+def taken(queue: Scheduler) -> tuple[list[int], str]:
+    batch = queue.take()
+    assert batch
+    return [item.tokens for item in batch.items], batch.depth
+
+
+# ---- the depth that load allows
+
+
+def test_depth_falls_at_once_and_to_the_step_that_is_needed(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clock)
+    steps = []
+    for waiting in (0, 5, 6, 10, 11, 1000):
+        load.update(waiting)
+        steps.append(load.step)
+    assert steps == [0, 0, 1, 1, 2, 2]
+    assert LoadAware(LADDER, 40.0, clock).ms == math.inf
+    assert load.ms == 1.0
+
+
+def test_depth_rises_a_step_for_every_second_of_calm(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clock)
+    load.update(11)
+    load.update(0)
+    assert load.step == 2
+    clock.now += 0.9 * HOLD
+    load.update(0)
+    assert load.step == 2
+    clock.now += 0.1 * HOLD
+    load.update(0)
+    assert load.step == 1
+    clock.now += HOLD
+    load.update(0)
+    assert load.step == 0
+
+
+def test_a_load_between_the_two_thresholds_changes_nothing(clock: Clock) -> None:
+    """At 6-6 three to five texts are within the objective, but more than half of it: no reason to rise."""
+    load = LoadAware(LADDER, 40.0, clock)
+    load.update(6)
+    for _ in range(20):
+        for waiting in (3, 5, 4):
+            clock.now += HOLD
+            load.update(waiting)
+            assert load.step == 1
+
+
+def test_a_short_calm_is_forgotten(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clock)
+    load.update(6)
+    for _ in range(5):
+        load.update(0)
+        clock.now += 0.9 * HOLD
+        load.update(5)
+    assert load.step == 1
+
+
+def test_after_a_long_silence_the_first_request_is_served_at_full_depth(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clock)
+    load.update(1000)
+    load.update(0)
+    clock.now += 60
+    load.update(1)
+    assert load.step == 0
+
+
+def test_an_unknown_ladder_has_one_step(clock: Clock) -> None:
+    load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clock)
+    for waiting in (0, 1000):
+        load.update(waiting)
+        assert (load.step, load.ms) == (0, math.inf)
+
+
+def test_steps_that_save_no_time_are_left_out() -> None:
+    times = {"6-6": 8.0, "6-5": 9.0, "6-4": 7.9, "6-2": 4.0, "2-2": 3.9, "2-1": 1.0}
+    kept = worthwhile(Point(depth, 0.0, ms) for depth, ms in times.items())
+    assert [point.depth for point in kept] == ["6-6", "6-2", "2-1"]
+
+
+def test_floors() -> None:
+    assert [point.depth for point in above_floor(LADDER, (3, 2))] == ["6-6", "6-2"]
+    assert [point.depth for point in above_floor(LADDER, (6, 3))] == ["6-6"]
+    assert [point.depth for point in above_floor(LADDER, (1, 1))] == ["6-6", "6-2", "2-1"]
+    assert at_most(above_floor(LADDER, (3, 2)), 1.0) == "6-2"
+    assert at_most(LADDER, 4.0) == "6-2"
+
+
+# ---- batches
+
+
+def test_mates_are_of_one_depth_and_the_nearest_in_length(clock: Clock) -> None:
+    queue = scheduler(clock, batch=3)
+    for wish, *lengths in ((fixed("6-6"), 10, 90), (fixed("2-1"), 10), (fixed("6-6"), 12, 40), (fixed("6-6"), 9)):
+        queue.submit(job(*lengths, wish=wish))
+    assert taken(queue) == ([10, 9, 12], "6-6")
+    assert taken(queue) == ([90, 40], "6-6")
+    assert taken(queue) == ([10], "2-1")
+    assert queue.take() is None
+
+
+def test_languages_do_not_mix(clock: Clock) -> None:
+    queue = scheduler(clock)
+    queue.submit(job(5, key="en-de"))
+    queue.submit(job(5, key="en-fr"))
+    batch = queue.take()
+    assert batch
+    assert (len(batch.items), batch.key) == (1, "en-de")
+
+
+def test_the_oldest_comes_first_whatever_its_length(clock: Clock) -> None:
+    queue = scheduler(clock, batch=2)
+    queue.submit(job(500))
+    for _ in range(10):
+        queue.submit(job(5))
+    assert taken(queue)[0] == [500, 5]
+
+
+def test_long_texts_come_in_smaller_batches(clock: Clock) -> None:
+    queue = scheduler(clock, batch=8)
+    queue.submit(job(*[SEARCH_TOKENS // 3] * 4))
+    assert len(taken(queue)[0]) == 2
+    queue = scheduler(clock, batch=8)
+    queue.submit(job(2 * SEARCH_TOKENS))
+    assert len(taken(queue)[0]) == 1
+
+
+def test_load_lowers_those_that_wait_and_one_request_has_one_depth(clock: Clock) -> None:
+    queue = scheduler(clock, batch=2)
+    first = job(5, 5, 5)
+    queue.submit(first)
+    assert taken(queue)[1] == "6-6"
+    queue.submit(job(*[5] * 3))
+    queue.submit(job(*[5] * 8, wish=fixed("6-6")))
+    queue.submit(job(*[5] * 3, wish=Wish(ladder=LADDER[:2])))
+    assert queue.load.step == 2
+    assert taken(queue) == ([5, 5], "6-6")  # the rest of the first, with a mate that wants this depth
+    assert taken(queue)[1] == "2-1"
+    depths = [taken(queue)[1] for _ in range(7)]
+    assert "6-2" in depths  # the floor of the last
+
+
+def test_a_long_request_alone_is_no_load(clock: Clock) -> None:
+    queue = scheduler(clock)
+    queue.submit(job(*[5] * 50))
+    assert taken(queue)[1] == "6-6"
+
+
+def test_a_budget_counts_from_arrival_and_travels_alone(clock: Clock) -> None:
+    asked = []
+
+    def within(ms: float, tokens: int, texts: int, key: str) -> str:
+        asked.append((round(ms), tokens, texts, key))
+        return "6-2"
+
+    queue = scheduler(clock, within=within)
+    queue.submit(job(7, 9, wish=Wish(ladder=LADDER, budget_ms=50.0), key="en-de"))
+    queue.submit(job(7, wish=fixed("6-2"), key="en-de"))
+    clock.now += 0.02
+    assert taken(queue) == ([7, 9], "6-2")
+    assert asked == [(30, 9, 2, "en-de")]
+
+
+# ---- refusing and dropping
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(clock: Clock) -> None:
+    events: list[Done | Dropped] = []
+    queue = scheduler(clock, room=5, watch=events.append)
+    queue.pace = 0.7
+    queue.submit(job(1, 1, 1))
+    queue.submit(job(1, 1))
+    with pytest.raises(Busy) as busy:
+        queue.submit(job(1))
+    assert busy.value.retry_after == 4
+    assert events == [Dropped("busy", 1)]
+    taken(queue)
+    queue.submit(job(1))
+
+
+def test_an_empty_queue_takes_a_request_of_any_size(clock: Clock) -> None:
+    scheduler(clock, room=2).submit(job(1, 1, 1))
+
+
+def test_what_nobody_waits_for_is_dropped_also_to_make_room(clock: Clock) -> None:
+    events: list[Done | Dropped] = []
+    queue = scheduler(clock, room=2, watch=events.append)
+    gone, late = job(1), job(1, deadline=clock.now + 1)
+    queue.submit(gone)
+    queue.submit(late)
+    gone.future.cancel()
+    clock.now += 2
+    kept = job(3, 3)
+    queue.submit(kept)
+    assert taken(queue)[0] == [3, 3]
+    assert isinstance(late.future.exception(), Late)
+    assert sorted(events) == [Dropped("gone", 1), Dropped("late", 1)]
+
+
+def test_times_add_up_over_batches(clock: Clock) -> None:
+    queue = scheduler(clock, batch=1)
+    one = job(1, 2)
+    queue.submit(one)
+    for answer, seconds in (("a", 0.5), ("b", 0.25)):
+        clock.now += 0.1
+        batch = queue.take()
+        assert batch
+        clock.now += seconds
+        queue.answered(batch, [answer], seconds)
+    found = one.future.result(timeout=0)
+    assert (found.answers, found.depth) == (["a", "b"], "6-6")
+    assert (found.compute_ms, found.queue_ms) == pytest.approx((750, 200))
+
+
+# ---- the thread
+
+
+def worker(compute: Callable[[list[str], str, str], list[Any]]) -> Worker:
+    return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, Clock())))
+
+
+def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:
+    go = threading.Event()
+
+    def compute(texts: list[str], depth: str, key: str) -> list[str]:
+        go.wait(10)
+        return [text.upper() for text in texts]
+
+    busy = worker(compute)
+    jobs = [job(n, wish=fixed("6-6")) for n in (1, 2, 3)]
+    for one in jobs:
+        busy.submit(one)
+    closing = threading.Thread(target=busy.close)
+    closing.start()
+    while not busy.closing:
+        pass
+    with pytest.raises(Closed):
+        busy.submit(job(1))
+    go.set()
+    closing.join(10)
+    assert [one.future.result(timeout=0).answers for one in jobs] == [["X"], ["XX"], ["XXX"]]
+    assert not busy.alive
+
+
+def test_a_failure_is_told_and_the_next_batch_has_its_turn() -> None:
+    def compute(texts: list[str], depth: str, key: str) -> list[str]:
+        if "xx" in texts:
+            raise RuntimeError("no")
+        return texts
+
+    steady = worker(compute)
+    with pytest.raises(Failed, match="internal error"):
+        steady.submit(job(2)).result(timeout=10)
+    assert steady.submit(job(1)).result(timeout=10).answers == ["x"]
+    steady.close()
