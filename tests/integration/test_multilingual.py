@@ -303,7 +303,7 @@ def test_a_chain_scores_every_language(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("translate", "RUN", "FILE"), "each language has layers of its own: say which is meant"),
+        (("translate", "RUN", "FILE"), "say which language is meant: this run knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "fi"), "language 'fi': unknown to this run; it knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "en"), "language 'en': could be en-de or en-fr"),
         (("evaluate", "RUN", "--language", "de-fr"), "its recipe names no test set for de-fr"),
