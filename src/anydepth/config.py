@@ -38,7 +38,8 @@ from anydepth.config_reader import (
     type_name,
 )
 from anydepth.data.batching import BatchingConfig
-from anydepth.data.corpora import Builtin, DataConfig
+from anydepth.data.builtin_corpora import Builtin
+from anydepth.data.corpora import DataConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
 from anydepth.encoder_models import ClassifierConfig, ModelConfig

@@ -44,7 +44,8 @@ def read_test_sets(
 ) -> dict[str, "TestSet"]:
     """By language, "" where a run has only one: given as files, or those that the run's recipe names. `on` takes its
     dev or training corpora instead, `sentences` the first so many of each."""
-    from anydepth.data.corpora import ParallelText, Skips, read_pairs
+    from anydepth.data.corpora import ParallelText
+    from anydepth.data.reading import Skips, read_pairs
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
@@ -80,7 +81,7 @@ def read_calibration_texts(run: Path, source: Path | None, language: str | None)
     """Real sentences to measure with: of a file, of the recipe's test set or, if it has none, of its dev set."""
     if source:
         return read_texts(source)
-    from anydepth.data.corpora import Skips, read_pairs
+    from anydepth.data.reading import Skips, read_pairs
 
     config, key = config_and_language(run, (), language)
     splits: dict[Split, Sequence[CorpusConfig]] = {"test": config.data.test, "dev": config.data.dev}

@@ -9,8 +9,9 @@ from conftest import PAD
 from masked_models import VOCABULARY, masked_batch, tiny_masked_lm
 
 from anydepth.config import Config
+from anydepth.data.builtin_corpora import BuiltinText
 from anydepth.data.collate import Packing
-from anydepth.data.corpora import BuiltinText, DataConfig
+from anydepth.data.corpora import DataConfig
 from anydepth.data.masking import MaskedBatch
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig

@@ -16,7 +16,8 @@ from anydepth.choosing.labels import label, read_labels, seen_in_training
 from anydepth.choosing.selector import load_selector, save, train_selector
 from anydepth.choosing.selector_model import SelectorConfig
 from anydepth.config import loads
-from anydepth.data.corpora import Builtin, Skips, read_pairs
+from anydepth.data.builtin_corpora import Builtin
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import sentence_chrf
 from anydepth.run import Run

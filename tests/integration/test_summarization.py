@@ -9,7 +9,7 @@ from conftest import Cli
 import anydepth
 from anydepth.config import load
 from anydepth.data.builtin import notices
-from anydepth.data.corpora import Skips, read_pairs
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.sources import encode_sources
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.errors import UserError

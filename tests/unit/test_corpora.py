@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from anydepth.data import corpora, lines
-from anydepth.data.corpora import Builtin, DataConfig, Jsonl, ParallelText, Skips, Tsv, count_rows, read_pairs
+from anydepth.data.builtin_corpora import Builtin
+from anydepth.data.corpora import DataConfig, Jsonl, ParallelText, Tsv
+from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
 
 

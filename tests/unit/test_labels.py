@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from anydepth.config import loads
-from anydepth.data.corpora import DataConfig, Skips, count_rows, read_rows
-from anydepth.data.labelled import BuiltinLabelled, Labelled, labels_of
+from anydepth.data.builtin_corpora import BuiltinLabelled
+from anydepth.data.corpora import DataConfig
+from anydepth.data.labelled import Labelled, labels_of
+from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.errors import UserError

@@ -7,7 +7,8 @@ from word_corpora import word_store
 
 from anydepth.config import Config, dump, loads
 from anydepth.data.batching import Batches, BatchingConfig
-from anydepth.data.corpora import Builtin, DataConfig
+from anydepth.data.builtin_corpora import Builtin
+from anydepth.data.corpora import DataConfig
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerConfig, build
 from anydepth.errors import UserError

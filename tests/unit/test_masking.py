@@ -12,8 +12,9 @@ from masked_models import limits, text_store, tokenizer
 
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import stream, tensors_of
-from anydepth.data.corpora import Skips, Text, TextCorpus, read_pairs, read_rows
+from anydepth.data.corpora import Text, TextCorpus
 from anydepth.data.masking import MaskedBatch, Masker, MaskingConfig
+from anydepth.data.reading import Skips, read_pairs, read_rows
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.errors import UserError

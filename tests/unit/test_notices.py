@@ -7,7 +7,9 @@ from itertools import islice
 import pytest
 
 from anydepth.data.builtin import LANGUAGES, notices
-from anydepth.data.corpora import BuiltinNotices, DataConfig, Skips, count_rows, read_pairs
+from anydepth.data.builtin_corpora import BuiltinNotices
+from anydepth.data.corpora import DataConfig
+from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
 
 EVENT = re.compile(r"([A-Z][^.–]*) – ([A-Z][a-z]+ \d+, \d{4}|\d+/\d+/\d{4})\.")

@@ -8,7 +8,8 @@ import pytest
 from word_corpora import word_tokenizer
 
 from anydepth.config import loads
-from anydepth.data.corpora import DataConfig, Jsonl, Skips, read_pairs
+from anydepth.data.corpora import DataConfig, Jsonl
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.sources import encode_sources, split_sentences
 from anydepth.data.store import Store, tokenize, tokenize_all
 from anydepth.errors import UserError

@@ -17,7 +17,9 @@ from word_corpora import word_store, word_tokenizer, write_corpus
 
 from anydepth.data import encoding
 from anydepth.data import store as store_module
-from anydepth.data.corpora import Builtin, DataConfig, ParallelText, Row
+from anydepth.data.builtin_corpora import Builtin
+from anydepth.data.corpora import DataConfig, ParallelText
+from anydepth.data.reading import Row
 from anydepth.data.store import Store, tokenize, tokenize_all
 from anydepth.errors import UserError
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from anydepth.chain.planning import planned
 from anydepth.chain.work import ENDED, Distillation, State, Training, Work
-from anydepth.data.corpora import files_of
+from anydepth.data.reading import files_of
 from anydepth.errors import UserError
 from anydepth.training.distributed import agree, stay
 

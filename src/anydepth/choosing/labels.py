@@ -18,9 +18,9 @@ import numpy as np
 
 from anydepth.choosing.oracle import SAME, fastest_of_the_best
 from anydepth.config import Config
-from anydepth.data.corpora import Skips, read_pairs
 from anydepth.data.distillation import BLOCK, distill
 from anydepth.data.lines import count_lines, read_lines
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.errors import UserError
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import Array, Statistics, sacrebleu_metrics, score_of_counts

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
-from anydepth.data.corpora import EMPTY, Skips
 from anydepth.data.lines import OVER_LONG, Line, count_lines, read_lines
+from anydepth.data.reading import EMPTY, Skips
 from anydepth.errors import UserError
 from anydepth.run import Progress, Run, changed
 from anydepth.training.checkpoint import checksum, flush, put_in_place

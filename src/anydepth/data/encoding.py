@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from anydepth.data.corpora import DataConfig, Row
+from anydepth.data.corpora import DataConfig
+from anydepth.data.reading import Row
 from anydepth.data.sources import encode_sources
 from anydepth.data.tokenizer import TokenizerPair
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from anydepth.config_class import config
+from anydepth.data.builtin_corpora import BuiltinLabelled
 from anydepth.data.lines import read_lines
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
-    from anydepth.data.corpora import CorpusConfig, Skips, Split
+    from anydepth.data.corpora import CorpusConfig
+    from anydepth.data.reading import Skips
 
 
 @config
@@ -65,25 +67,6 @@ class Labelled:
         return self.take or tuple(part for part in range(self.folds) if part not in self.leave)
 
 
-@config
-class BuiltinLabelled:
-    """The corpus that comes with the library: sentences and what they are about (a date, an amount, a place …)."""
-
-    type: Literal["builtin-labelled"] = "builtin-labelled"
-    language: str = "en"
-    """Its language."""
-    size: int = 20_000
-    """Number of sentences."""
-    seed: int = 1
-    """Another seed gives another corpus of the same kind."""
-    key: str = ""
-    """Domain or task, for methods whose depth depends on it."""
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, not {self.size}")
-
-
 class LabelledRow(NamedTuple):
     place: str
     text: str
@@ -118,17 +101,9 @@ def _shuffled(folds: int, block: int) -> np.ndarray:
     return np.random.default_rng((folds, block)).permutation(folds)
 
 
-def read_builtin_labelled(corpus: BuiltinLabelled, split: "Split") -> Iterator[LabelledRow]:
-    from anydepth.data import builtin
-
-    found = builtin.labelled(corpus.language, split, corpus.size, corpus.seed)
-    for number, (label, text) in enumerate(found, start=1):
-        yield LabelledRow(f"builtin {corpus.language}:{number}", text, label)
-
-
 def labels_of(corpora: "tuple[CorpusConfig, ...]") -> tuple[str, ...]:
     """The labels of some corpora, in order: as numbers where all are, else as text."""
-    from anydepth.data.corpora import Skips
+    from anydepth.data.reading import Skips
 
     found: set[str] = set()
     for corpus in corpora:

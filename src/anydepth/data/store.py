@@ -19,20 +19,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from anydepth.data.corpora import (
-    CorpusConfig,
-    DataConfig,
-    LabelledCorpus,
-    PairCorpus,
-    Skips,
-    Split,
-    count_rows,
-    files_of,
-    name_of,
-    read_rows,
-)
+from anydepth.data.corpora import CorpusConfig, DataConfig, LabelledCorpus, PairCorpus, Split
 from anydepth.data.encoding import Encoded, encode_all
 from anydepth.data.lines import OVER_LONG
+from anydepth.data.reading import Skips, count_rows, files_of, name_of, read_rows
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.errors import UserError
 

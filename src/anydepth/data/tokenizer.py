@@ -20,7 +20,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from anydepth.config_class import config
-from anydepth.data.corpora import DataConfig, Skips, count_rows, read_pairs, target_language
+from anydepth.data.corpora import DataConfig, target_language
+from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")

@@ -11,7 +11,8 @@ import numpy as np
 
 from anydepth.config import Config
 from anydepth.config import load as load_config
-from anydepth.data.corpora import CorpusConfig, Skips, Split, read_rows
+from anydepth.data.corpora import CorpusConfig, Split
+from anydepth.data.reading import Skips, read_rows
 from anydepth.data.store import tokenize_all
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tokens_in_front
 from anydepth.depth.perword import MutualInformationConfig, ReconstructionConfig

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from anydepth.choosing.budget import Guide, Options
 from anydepth.choosing.calibration import COVERAGE
 from anydepth.classifying import ADAPTIVE
-from anydepth.data.corpora import Builtin
+from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front

@@ -1,6 +1,7 @@
 """Summarization: documents and their summaries, judged by ROUGE of greedy summaries."""
 
-from anydepth.data.corpora import CorpusConfig, Skips, read_pairs
+from anydepth.data.corpora import CorpusConfig
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.store import Store
 from anydepth.encoder_models import Model
 from anydepth.tasks.translation import Translation

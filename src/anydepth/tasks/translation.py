@@ -8,7 +8,8 @@ import numpy as np
 
 from anydepth.data.batching import Batches, IndexBatch, Limits
 from anydepth.data.collate import Batch, collate
-from anydepth.data.corpora import CorpusConfig, Skips, read_pairs
+from anydepth.data.corpora import CorpusConfig
+from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.encoder_models import Model

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anydepth.data.corpora import files_of
+from anydepth.data.reading import files_of
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
