@@ -37,6 +37,9 @@ Engine = Annotated[
     Literal["native", "ctranslate2"],
     typer.Option(help="ctranslate2: that engine, on the CPU, with an export that the run's folder keeps."),
 ]
+TextFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")]
+Depth = Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from anydepth.cli.app import Batch, Beam, Device, Engine, Json, Language, RunFolder, app
+from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, RunFolder, app
 from anydepth.errors import UserError
 from anydepth.progress import progress_bar, progress_for
 from anydepth.texts import read_calibration_texts, read_test_set, read_test_sets
@@ -67,7 +67,7 @@ def calibrate(
 def confidence(
     run: RunFolder,
     exit: Annotated[int, typer.Option(help="Decoder layers after which words may stop.")] = 1,
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Depth = None,
     risk: Annotated[
         float, typer.Option(help="1 − chrF / 100 between outputs and those of full depth, at most.")
     ] = 0.05,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from anydepth.cli.app import Batch, Beam, Device, Json, Language, RunFolder, RunSettings, app
+from anydepth.cli.app import Batch, Beam, Depth, Device, Json, Language, RunFolder, RunSettings, app
 from anydepth.errors import UserError
 from anydepth.progress import progress_bar, progress_for
 from anydepth.texts import corpora_for_test, read_test_set, read_test_sets
@@ -133,7 +133,7 @@ def difficulty(
 def attention(
     run: RunFolder,
     text: Annotated[list[str], typer.Option(metavar="TEXT", help="A sentence to translate; may be repeated.")],
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Depth = None,
     language: Language = None,
     device: Device = "auto",
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anydepth.cli.app import Batch, Beam, Device, Language, RunFolder, Settings, app, complain
+from anydepth.cli.app import Batch, Beam, Depth, Device, Language, RunFolder, Settings, app, complain
 from anydepth.errors import UserError
 from anydepth.progress import progress_for
 from anydepth.texts import read_test_sets
@@ -115,7 +115,7 @@ def distill(
     run: RunFolder,
     source: Annotated[Path, typer.Option(metavar="FILE", help="Texts to translate, one a line, also .gz.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Their translations, line by line; .gz compresses.")],
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Depth = None,
     beam: Beam = None,
     batch: Batch = None,
     block: Annotated[

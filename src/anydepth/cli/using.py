@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from anydepth.cli.app import Batch, Beam, Device, Engine, Language, RunFolder, RunSettings, app
+from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Language, Output, RunFolder, RunSettings, TextFile, app
 from anydepth.errors import UserError
 from anydepth.progress import progress_bar
 from anydepth.texts import read_texts
@@ -26,9 +26,7 @@ from anydepth.verbs import (
 @app.command()
 def translate(
     run: RunFolder,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
-    ] = None,
+    file: TextFile = None,
     depth: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +66,7 @@ def translate(
     engine: Engine = "native",
     settings: RunSettings = None,
     device: Device = "auto",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+    output: Output = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
     check_output(output)
@@ -104,7 +102,7 @@ def summarize(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="One document a line, also .gz. Default: stdin.")
     ] = None,
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Depth = None,
     beam: Beam = None,
     n_best: Annotated[
         int | None,
@@ -118,7 +116,7 @@ def summarize(
     language: Language = None,
     settings: RunSettings = None,
     device: Device = "auto",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. Default: stdout.")] = None,
+    output: Output = None,
 ) -> None:
     """Summarize documents, one a line, at any depth."""
     from anydepth.run import load
@@ -139,9 +137,7 @@ def check_output(output: Path | None) -> None:
 @app.command()
 def classify(
     run: RunFolder,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="One text a line, also .gz. Default: stdin.")
-    ] = None,
+    file: TextFile = None,
     depth: Annotated[
         str | None,
         typer.Option(metavar="D|adaptive", help="Layers, such as 4, or until the answer is sure. Default: all."),
@@ -184,7 +180,7 @@ def export(
         Literal["anydepth", "ctranslate2", "huggingface"],
         typer.Option(help="A run of its own, as small as the depth; a CTranslate2 model; one that transformers loads."),
     ],
-    depth: Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")] = None,
+    depth: Depth = None,
     language: Annotated[
         str | None,
         typer.Option(metavar="en-de|all", help="One of a run's languages, or all with what any of them uses."),
