@@ -36,7 +36,7 @@ CONTENTS = {
     "flexible-depth/table5": (11, 25 + 8 * 24),
     "flexible-depth/figure1": (11, 25 + 8 * 24),
     "flexible-depth/from-scratch": (4, 25 + 24),
-    "flexible-depth/decisive": (11, 1 + 6 + 2 * 24 + 2 * 36),
+    "flexible-depth/decisive": (12, 1 + 6 + 3 * 24 + 2 * 36),
     # what latent depth can be scored at is learnt
     "latent-depth/decisive": (20, 3),
     "latent-depth/figure4": (6, 0),
