@@ -19,7 +19,7 @@ from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorCon
 from anydepth.nn.bridge import LastStateConfig, TransparentConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.objectives import ExitGridConfig, MultitaskConfig
+from anydepth.objectives import ExitGridConfig, LatentObjectiveConfig, MultitaskConfig, ObjectiveConfig, SingleConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.training.distributed import Ranks
 from anydepth.training.optim import OptimizerConfig, Optimizers
@@ -31,10 +31,12 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # the compiler's own, which as errors would stop it
 ]
 VOCABULARY = 1000
-LAST = LastStateConfig()
+LAST, SINGLE = LastStateConfig(), SingleConfig()
 
 
-def step_on_gpu(depth: DepthConfig, bridge: BridgeConfig = LAST, masked: bool = False) -> Step:
+def step_on_gpu(
+    depth: DepthConfig, bridge: BridgeConfig = LAST, masked: bool = False, objective: ObjectiveConfig = SINGLE
+) -> Step:
     torch.manual_seed(0)
     layer = LayerConfig(width=128, ffn=256, heads=4, dropout=0.0)
     decoder = StackConfig(layers=4, depth=depth)
@@ -43,7 +45,7 @@ def step_on_gpu(depth: DepthConfig, bridge: BridgeConfig = LAST, masked: bool = 
     config = MaskedLMConfig(layer=layer, encoder=encoder) if masked else translator
     model = config.build(VOCABULARY, VOCABULARY, PAD).cuda()
     optimizer = OptimizerConfig(type="adamw", learning_rate=1e-3, warmup=10)
-    settings = TrainingConfig(optimizer=optimizer)
+    settings = TrainingConfig(optimizer=optimizer, objective=objective)
     return Step(model, Optimizers(model, optimizer), settings, 1, Ranks(0, 1, torch.device("cuda")))
 
 
@@ -151,3 +153,17 @@ def test_batches_of_a_step_add_up() -> None:
         assert (gradient is None) == (added[name] is None)
         if gradient is not None:
             assert float((gradient - added[name]).norm()) <= 0.02 * float(gradient.norm()) + 1e-3, name
+
+
+def test_steps_with_terms_of_their_own_are_replayed_too() -> None:
+    """The terms of latent depth hold the logits that the recorded pass holds as well."""
+    objective = LatentObjectiveConfig(encoder_layers=2, decoder_layers=2)
+    recorded, plain = (step_on_gpu(LatentConfig(), objective=objective) for _ in range(2))
+    plain.graphs = None
+    for number in range(1, 5):
+        losses = [float(step(number, [batch(number), batch(number + 10)]).loss) for step in (recorded, plain)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert recorded.graphs is not None
+    assert len(recorded.graphs.recorded) == 1
+    for one, other in zip(recorded.model.parameters(), plain.model.parameters()):
+        assert float((one - other).norm()) <= 0.02 * float(other.norm()) + 1e-3

@@ -24,8 +24,7 @@ class Cost:
 
 
 def cost(record: Record) -> Cost:
-    # one model may have been evaluated in parts, each in a folder of its own
-    told = list({_weights(folder): _described(folder) for folder in record.folders}.values())
+    told = [_described(folder) for folder in record.models.values()]
 
     def total(value: Callable[[dict[str, Any]], float | None]) -> float | None:
         values = [value(one) for one in told]
@@ -39,11 +38,6 @@ def cost(record: Record) -> Cost:
         seconds=total(lambda one: (one.get("training") or {}).get("seconds")),
         bound=any((one.get("training") or {}).get("bound") for one in told),
     )
-
-
-def _weights(folder: Folder) -> str:
-    """Tells models apart."""
-    return str((folder.grid or {}).get("weights") or folder.path)
 
 
 def _described(folder: Folder) -> dict[str, Any]:

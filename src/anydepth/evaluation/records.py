@@ -56,6 +56,11 @@ class Folder:
         """Not so where `anydepth evaluate --out` wrote the evaluation of another folder's run."""
         return not (self.grid and "run" in self.grid)
 
+    @property
+    def weights(self) -> str:
+        """Tells models apart: one may have been evaluated in parts, each in a folder of its own."""
+        return str((self.grid or {}).get("weights") or self.path)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -101,6 +106,11 @@ class Record:
     @property
     def lowercase(self) -> bool:
         return "case:lc" in (self.grid or {}).get("signatures", {}).get("bleu", "")
+
+    @property
+    def models(self) -> dict[str, Folder]:
+        """A folder of each model."""
+        return {folder.weights: folder for folder in self.folders}
 
     def folder_of(self, depth: str) -> Folder:
         return next(folder for folder in self.folders if depth in folder.depths)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anydepth.data.collate import mapped, tensors_of
 from anydepth.encoder_models import AnyBatch
@@ -45,7 +45,7 @@ class GraphedPass:
 
     def __call__(self, batch: AnyBatch, tasks: Tasks, alone: bool) -> Loss:
         """Leaves the gradients of this batch, or adds them to the step's if it is not the step's only one."""
-        self.batch = batch if self.batch is None else copied(batch, self.batch)
+        self.batch = mapped(Tensor.clone, batch) if self.batch is None else copied(batch, self.batch)
         if (tasks, batch.key) not in self.recorded:
             self.recorded[tasks, batch.key] = self.record(self.batch, tasks)
         recorded = self.recorded[tasks, batch.key]

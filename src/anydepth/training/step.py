@@ -75,7 +75,6 @@ class Step:
         sums[2] = sum(batch.predictions for batch in batches)
         sums[3] = sum(batch.tokens for batch in batches)
         drawn = [self.draw(step, micro, batch) for micro, batch in enumerate(batches)]
-        terms = self.terms(step, [batch for batch, _ in drawn])
         for batch, tasks in drawn:
             if self.graphs is not None and self.graphs.takes(batch, tasks):
                 loss = self.graphs(batch, tasks, alone=len(batches) == 1)
@@ -85,7 +84,7 @@ class Step:
             sums[1] += loss.nll
         add_up(sums, self.ranks)
         add_up_gradients(self.model, self.ranks)
-        penalty = self.penalty(terms, sums[2])
+        penalty = self.penalty(self.terms(step, [batch for batch, _ in drawn]), sums[2])
         norm = self.update(step, sums[2], penalty)
         return Sums(sums[0] + penalty.detach() * sums[2], sums[1], sums[2], sums[3], norm)
 
@@ -96,7 +95,8 @@ class Step:
         return batch._replace(noise=self.model.noise(step, encoder, decoder)), tasks
 
     def terms(self, step: int, batches: Sequence[AnyBatch]) -> list[Term]:
-        """What latent depth adds to the loss. Before the passes: recorded ones may overwrite a batch's noise."""
+        """What latent depth adds to the loss. Not before the passes: while autograd holds the logits for these terms on
+        the ordinary stream, no pass with the same logits can be recorded."""
         objective = self.settings.objective
         if isinstance(objective, LatentObjectiveConfig | FairseqLatentConfig):
             return objective.terms(latent_stacks(self.model, batches), step)
