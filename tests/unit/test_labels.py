@@ -70,6 +70,17 @@ def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:
     assert tokens.decode([words[4:8].tolist()]) == ["one two"]
 
 
+def test_a_finished_store_of_some_parts_is_used_as_it_is(tmp_path: Path) -> None:
+    """Others may be reading it: made anew, its files would vanish under them."""
+    tokens = Tokenizer.train(["one two three"] * 4, TokenizerConfig(vocabulary=300))
+    corpus = Labelled(path=str(written(tmp_path, [f"{n % 2}\tone two" for n in range(8)])), folds=4, leave=(3,))
+    made = []
+    for _ in range(2):
+        tokenize(corpus, "train", TokenizerPair(tokens, tokens), tmp_path / "store", DataConfig(train=(corpus,)))
+        made.append((tmp_path / "store" / "labels").stat().st_mtime_ns)
+    assert made[0] == made[1]
+
+
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [

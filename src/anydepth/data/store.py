@@ -155,7 +155,7 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
         files.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
-    return {
+    identity = {
         "version": VERSION,
         "corpus": asdict(corpus),
         "split": split,
@@ -164,6 +164,7 @@ def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, dat
         "max_length": data.max_length,
         **_further(data),
     }
+    return json.loads(json.dumps(identity))  # as it will be read: with lists for tuples
 
 
 def _further(data: DataConfig) -> dict[str, Any]:
