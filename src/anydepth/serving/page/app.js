@@ -1,0 +1,331 @@
+// The page: which task and languages, what is asked, what is shown.
+
+import { Columns } from "./columns.js";
+import { layersOf, spoken } from "./depths.js";
+import { glyph } from "./dial.js";
+import { compared, differences } from "./diff.js";
+import { $, count, make, milliseconds, options } from "./dom.js";
+import { Front } from "./front.js";
+import { Live } from "./live.js";
+import { Problems } from "./problems.js";
+import { apiKey, get, post, Problem, stream } from "./server.js";
+import { labelled, marked } from "./texts.js";
+import { Wish } from "./wish.js";
+
+const TASKS = { translate: "Translate", summarize: "Summarize", classify: "Classify" };
+const RECONNECT = 2000;
+const SETTLE = 180; // milliseconds that a dial stands still before its depth is asked for
+
+const state = { settings: null, languages: [], task: "", run: null, view: null, answered: null };
+let asking = new AbortController();
+let settling = 0;
+
+const problems = new Problems($("problem"));
+const wish = new Wish(wishChanged);
+const front = new Front($("front"), (depth) => wish.choose(depth));
+const live = new Live({ pulse: $("pulse"), about: $("now-about"), place: $("now") }, reachable);
+const columns = new Columns({ place: $("columns"), add: $("add"), go: $("compare-go") }, answerAt, (problem) =>
+  failed(problem, () => columns.compare()),
+);
+
+// ---- what there is to do
+
+async function start() {
+  try {
+    [state.settings, state.languages] = await Promise.all([get("frontend/settings"), get("languages")]);
+  } catch (problem) {
+    problems.show(problem, start);
+    setTimeout(() => state.settings || start(), RECONNECT);
+    return;
+  }
+  problems.clear();
+  $("key-row").hidden = !state.settings.keyRequired;
+  $("key").value = apiKey.get();
+  offerTasks();
+  live.ask();
+}
+
+function offerTasks() {
+  const known = Object.keys(TASKS).filter((task) => state.settings.runs.some((run) => run.task === task));
+  const tabs = known.map((task) => {
+    const input = make("input", { type: "radio", name: "task", value: task, onchange: () => choose(task) });
+    return make("label", {}, input, make("span", {}, TASKS[task]));
+  });
+  $("tasks").replaceChildren(make("div", { class: "segmented", role: "radiogroup", "aria-label": "Task" }, ...tabs));
+  $("tasks").hidden = known.length < 2;
+  tabs[0].firstChild.checked = true;
+  choose(known[0]);
+}
+
+function choose(task) {
+  state.task = task;
+  const translating = task === "translate";
+  for (const id of ["source", "target", "swap", "draft-field", "detected"]) $(id).hidden = !translating;
+  $("go").firstElementChild.textContent = TASKS[task];
+  const runs = state.settings.runs.filter((run) => run.task === task);
+  $("run").hidden = translating;
+  options($("run"), runs.map(({ name }) => [name, name]), state.run?.name);
+  if (translating) offerLanguages();
+  else offerRun();
+}
+
+function offerLanguages() {
+  const { language } = state.settings;
+  const sources = state.languages.filter(({ targets }) => targets.length).map(({ code, name }) => [code, name]);
+  options($("source"), [["auto", "Detect language"], ...sources], $("source").value || language.source?.code);
+  offerTargets();
+}
+
+function offerTargets() {
+  const source = $("source").value;
+  const reached = state.languages.filter(({ code }) => source === "auto" || code === source).flatMap(({ targets }) => targets);
+  const targets = state.languages.filter(({ code }) => reached.includes(code)).map(({ code, name }) => [code, name]);
+  options($("target"), targets, $("target").value || state.settings.language.target?.code);
+  offerPair();
+}
+
+function offerPair() {
+  const source = $("source").value, target = $("target").value;
+  $("swap").disabled = !state.languages.some(({ code, targets }) => code === target && targets.includes(source));
+  const fits = (pair) => pair.target === target && (source === "auto" || pair.source === source);
+  const run = state.settings.runs.find(({ languages }) => languages.some(fits));
+  offer(run, run.languages.find(fits));
+}
+
+function offerRun() {
+  const run = state.settings.runs.find(({ name, task }) => task === state.task && name === $("run").value);
+  offer(run, run.languages[0]);
+}
+
+function offer(run, view) {
+  Object.assign(state, { run, view });
+  forget();
+  wish.offer(view, state.task);
+  columns.offer(view);
+  $("compare").hidden = view.depths.length < 2;
+  live.follow(run.name, view.deepest);
+  showFront();
+  showCount();
+}
+
+// ---- quality and time
+
+function showFront() {
+  const { view, run, answered, task } = state;
+  if (!view.points.length) {
+    front.hide();
+    $("front-about").textContent = "";
+    $("front").replaceChildren(...(task === "classify" ? [make("p", { class: "empty" }, "Classifiers are not calibrated.")] : calibrate(run)));
+    return;
+  }
+  $("front-about").textContent = "Each point is a depth, as measured on this machine. On the line nothing faster is as good. Choose any.";
+  front.show(view, answered?.depth ?? wish.expected, wish.budget);
+}
+
+function calibrate({ name }) {
+  return [
+    make("p", { class: "empty" }, "This run was not calibrated on this machine, so nobody knows yet how long its depths take and how good they are. On the server:"),
+    make("pre", {}, make("code", {}, `anydepth evaluate ${name}\nanydepth calibrate ${name}`)),
+    make("p", { class: "empty" }, "Until then every depth can be chosen by hand."),
+  ];
+}
+
+function wishChanged() {
+  const renew = state.answered !== null;
+  state.answered = renew ? {} : null;
+  showFront();
+  clearTimeout(settling);
+  if (renew) settling = setTimeout(ask, SETTLE);
+}
+
+// ---- asking
+
+const text = () => $("text").value;
+
+function fields() {
+  if (state.task !== "translate") return { q: text(), run: state.run.name };
+  return { q: text(), source: $("source").value, target: $("target").value };
+}
+
+async function ask() {
+  problems.clear();
+  if (!text().trim()) return $("text").focus();
+  if (text().length > state.settings.charLimit) {
+    return failed(new Problem(`${text().length} characters, but this server takes ${state.settings.charLimit} at most`, 413), ask);
+  }
+  asking.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  busy(true);
+  try {
+    const asked = { ...fields(), ...wish.fields };
+    if (state.task === "translate" && $("draft").checked) await refine(asked, signal);
+    else showAnswer(await post(state.task, asked, signal));
+  } catch (problem) {
+    if (problem.name === "AbortError") return;
+    failed(problem, ask);
+  }
+  if (!signal.aborted) busy(false);
+}
+
+async function refine(asked, signal) {
+  const begun = performance.now();
+  let draft = null;
+  for await (const [name, said] of stream("translate", asked, signal)) {
+    said.after = performance.now() - begun;
+    if (name === "final") return showAnswer(said, draft);
+    draft = said;
+    showDraft(said);
+  }
+  throw new Problem("the answer broke off");
+}
+
+async function answerAt(depth) {
+  if (!text().trim()) {
+    $("text").focus();
+    throw new Problem("there is no text yet", 400);
+  }
+  problems.clear();
+  const said = await post(state.task, { ...fields(), depth });
+  return { ...said, text: inWords(said) };
+}
+
+function inWords({ translatedText, summary, classification }) {
+  if (classification) return `${classification.label} (${(100 * classification.probability).toFixed(1)} %)`;
+  return translatedText ?? summary;
+}
+
+function failed(problem, again) {
+  if (!(problem instanceof Problem)) throw problem;
+  if (state.answered === null || !state.answered.depth) forget();
+  problems.show(problem, again);
+}
+
+// whether the server answers, from those who ask all the time
+function reachable(yes) {
+  if (yes && problems.status === 0) problems.clear();
+}
+
+// ---- answers
+
+function busy(yes) {
+  $("result").setAttribute("aria-busy", String(yes));
+  document.body.classList.toggle("working", yes);
+  if (!yes) document.body.classList.remove("drafting");
+}
+
+function forget() {
+  asking.abort();
+  clearTimeout(settling);
+  busy(false);
+  state.answered = null;
+  $("result").replaceChildren();
+  $("facts").replaceChildren();
+  $("stage").textContent = $("detected").textContent = "";
+  $("copy").hidden = true;
+  columns.clear();
+}
+
+function showDraft(said) {
+  document.body.classList.add("drafting");
+  $("result").replaceChildren(said.translatedText);
+  $("stage").textContent = `draft at ${said.depth}`;
+  showDetected(said);
+}
+
+function showAnswer(said, draft) {
+  state.answered = said;
+  document.body.classList.remove("drafting");
+  $("stage").textContent = "";
+  $("copy").hidden = false;
+  let changed = 0;
+  if (said.classification) {
+    $("result").replaceChildren(...labelled(said.classification, Math.max(...state.view.depths.map((depth) => layersOf(depth)[0]))));
+  } else {
+    const parts = compared(inWords(said), draft ? draft.translatedText : inWords(said));
+    changed = differences(parts);
+    $("result").replaceChildren(...marked(parts, "fresh"));
+  }
+  showFacts(said, draft, changed);
+  showDetected(said);
+  showFront();
+}
+
+function showFacts(said, draft, changed) {
+  const fixed = /^\d/.test(said.depth);
+  const facts = [
+    make("span", { class: "depth", title: spoken(said.depth) }, make("b", {}, said.depth), fixed ? glyph(said.depth, state.view.deepest) : null),
+    make("span", {}, `${milliseconds(said.compute_ms)} computing`),
+    make("span", {}, `${milliseconds(said.queue_ms)} waiting`),
+  ];
+  if (draft) {
+    const found = changed ? `${count(changed, "change")} to` : "the same as";
+    facts.push(make("span", {}, `${found} the draft of ${draft.depth}, shown after ${milliseconds(draft.after)}`));
+  }
+  $("facts").replaceChildren(...facts);
+}
+
+function showDetected({ detectedLanguage }) {
+  const known = detectedLanguage && state.languages.find(({ code }) => code === detectedLanguage.language);
+  $("detected").textContent = known ? `${known.name}, ${Math.round(detectedLanguage.confidence)} % sure` : "";
+}
+
+function showCount() {
+  const length = text().length, limit = state.settings.charLimit;
+  $("count").textContent = `${length.toLocaleString("en")} / ${limit.toLocaleString("en")}`;
+  $("count").classList.toggle("over", length > limit);
+  $("clear").hidden = !length;
+}
+
+// ---- hands
+
+function swap() {
+  const [source, target] = [$("source").value, $("target").value];
+  const answer = state.answered?.translatedText;
+  $("source").value = target;
+  offerTargets();
+  $("target").value = source;
+  offerPair();
+  if (answer) {
+    $("text").value = answer;
+    showCount();
+    ask();
+  }
+}
+
+function again() {
+  const renew = state.answered !== null;
+  return () => renew && ask();
+}
+
+function languageChanged(offerNew) {
+  const afterwards = again();
+  offerNew();
+  afterwards();
+}
+
+async function copy() {
+  await navigator.clipboard?.writeText(inWords(state.answered));
+  $("copy").textContent = "Copied";
+  setTimeout(() => ($("copy").textContent = "Copy"), 1500);
+}
+
+$("work").addEventListener("submit", (event) => (event.preventDefault(), ask()));
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask();
+});
+$("text").addEventListener("input", () => (showCount(), columns.clear()));
+$("source").addEventListener("change", () => languageChanged(offerTargets));
+$("target").addEventListener("change", () => languageChanged(offerPair));
+$("run").addEventListener("change", () => languageChanged(offerRun));
+$("swap").addEventListener("click", swap);
+$("copy").addEventListener("click", copy);
+$("key").addEventListener("input", () => apiKey.set($("key").value));
+$("clear").addEventListener("click", () => {
+  $("text").value = "";
+  forget();
+  showCount();
+  $("text").focus();
+});
+
+start();
