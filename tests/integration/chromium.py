@@ -111,7 +111,7 @@ class Page:
         """For an expression to be true."""
         end = time.monotonic() + seconds
         while not (found := self.run(condition)):
-            assert time.monotonic() < end, f"{condition} is still false; the page says: {self.run('document.body.innerText')}"
+            assert time.monotonic() < end, f"{condition} is still false, {self.run('document.body.innerText')}"
             time.sleep(0.02)
         return found
 

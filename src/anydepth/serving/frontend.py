@@ -11,7 +11,7 @@ from starlette.responses import Response
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.evaluation.metrics import METRICS
-from anydepth.serving.load import at_most
+from anydepth.serving.load import at_most, layers
 from anydepth.serving.served import Served
 from anydepth.serving.service import Service
 
@@ -79,12 +79,13 @@ def described(one: Served) -> dict[str, Any]:
 
 def languages_of(one: Served, key: str, source: str = "", target: str = "") -> dict[str, Any]:
     """The depths between two languages; with their quality and time where these are known."""
+    ladder, depths = one.ladder(key), one.run.in_language(key or None).depths()
     return {
         "source": source,
         "target": target,
-        "depths": one.run.in_language(key or None).depths(),
-        "draft": one.shallowest(key),
-        "deepest": one.run.plan(None, key).name,
+        "depths": depths,
+        "deepest": ladder[0].depth,
+        "fastest": ladder[-1].depth if len(ladder) > 1 else min(depths, key=layers),
         **measured(one, key),
     }
 

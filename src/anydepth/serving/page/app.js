@@ -16,7 +16,8 @@ const TASKS = { translate: "Translate", summarize: "Summarize", classify: "Class
 const RECONNECT = 2000;
 const SETTLE = 180; // milliseconds that a dial stands still before its depth is asked for
 
-const state = { settings: null, languages: [], task: "", run: null, view: null, answered: null };
+// `asked`: there is an answer, or one is on its way, that another wish would renew
+const state = { settings: null, languages: [], task: "", run: null, view: null, asked: false, answered: null };
 let asking = new AbortController();
 let settling = 0;
 
@@ -124,18 +125,17 @@ function showFront() {
 
 function calibrate({ name }) {
   return [
-    make("p", { class: "empty" }, "This run was not calibrated on this machine, so nobody knows yet how long its depths take and how good they are. On the server:"),
-    make("pre", {}, make("code", {}, `anydepth evaluate ${name}\nanydepth calibrate ${name}`)),
-    make("p", { class: "empty" }, "Until then every depth can be chosen by hand."),
+    make("p", { class: "empty" }, "This run was not calibrated on this machine, so nobody knows yet how good its depths are and how long they take. On the server, with RUN the folder of ", make("b", {}, name), ":"),
+    make("pre", {}, make("code", {}, "anydepth evaluate RUN\nanydepth calibrate RUN")),
+    make("p", { class: "empty" }, "Until then every depth can be chosen by hand; restart the server afterwards."),
   ];
 }
 
 function wishChanged() {
-  const renew = state.answered !== null;
-  state.answered = renew ? {} : null;
+  state.answered = null;
   showFront();
   clearTimeout(settling);
-  if (renew) settling = setTimeout(ask, SETTLE);
+  if (state.asked) settling = setTimeout(ask, SETTLE);
 }
 
 // ---- asking
@@ -156,6 +156,7 @@ async function ask() {
   asking.abort();
   asking = new AbortController();
   const { signal } = asking;
+  state.asked = true;
   busy(true);
   try {
     const asked = { ...fields(), ...wish.fields };
@@ -163,6 +164,7 @@ async function ask() {
     else showAnswer(await post(state.task, asked, signal));
   } catch (problem) {
     if (problem.name === "AbortError") return;
+    clearAnswer();
     failed(problem, ask);
   }
   if (!signal.aborted) busy(false);
@@ -197,7 +199,6 @@ function inWords({ translatedText, summary, classification }) {
 
 function failed(problem, again) {
   if (!(problem instanceof Problem)) throw problem;
-  if (state.answered === null || !state.answered.depth) forget();
   problems.show(problem, again);
 }
 
@@ -211,19 +212,25 @@ function reachable(yes) {
 function busy(yes) {
   $("result").setAttribute("aria-busy", String(yes));
   document.body.classList.toggle("working", yes);
-  if (!yes) document.body.classList.remove("drafting");
+  if (yes) $("copy").hidden = true;
+  else document.body.classList.remove("drafting");
 }
 
 function forget() {
   asking.abort();
   clearTimeout(settling);
+  state.asked = false;
+  clearAnswer();
+  columns.clear();
+}
+
+function clearAnswer() {
   busy(false);
   state.answered = null;
   $("result").replaceChildren();
   $("facts").replaceChildren();
   $("stage").textContent = $("detected").textContent = "";
   $("copy").hidden = true;
-  columns.clear();
 }
 
 function showDraft(said) {
@@ -244,7 +251,7 @@ function showAnswer(said, draft) {
   } else {
     const parts = compared(inWords(said), draft ? draft.translatedText : inWords(said));
     changed = differences(parts);
-    $("result").replaceChildren(...marked(parts, "fresh"));
+    $("result").replaceChildren(...marked(parts.filter(({ word }) => word), "fresh"));
   }
   showFacts(said, draft, changed);
   showDetected(said);
@@ -293,15 +300,10 @@ function swap() {
   }
 }
 
-function again() {
-  const renew = state.answered !== null;
-  return () => renew && ask();
-}
-
 function languageChanged(offerNew) {
-  const afterwards = again();
+  const { asked } = state;
   offerNew();
-  afterwards();
+  if (asked) ask();
 }
 
 async function copy() {

@@ -26,10 +26,10 @@ export function nearest(known, wanted) {
 }
 
 // three that show the range: the shallowest, one between, the deepest
-export function telling({ depths, draft, deepest, balanced }) {
+export function telling({ depths, fastest, deepest, balanced }) {
   const ordered = [...depths].sort((a, b) => total(a) - total(b));
-  const between = balanced && ![draft, deepest].includes(balanced) ? balanced : ordered[Math.floor(ordered.length / 2)];
-  const found = [...new Set([draft, between, deepest])];
+  const between = balanced && ![fastest, deepest].includes(balanced) ? balanced : ordered[Math.floor(ordered.length / 2)];
+  const found = [...new Set([fastest, between, deepest])];
   return found.sort((a, b) => total(a) - total(b));
 }
 

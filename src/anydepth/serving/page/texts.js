@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-// `text`, marked where it differs from `other`; `words` is the class of the marks
+// the parts of a comparison; `words` is the class of the marks
 export function marked(parts, words = "") {
   return parts.map((part) => {
     if ("missing" in part) {

@@ -51,9 +51,9 @@ export class Wish {
 
   // the depth that this should give, without load; "" where only the server can tell
   get expected() {
-    const { points, draft, balanced, deepest } = this.view;
+    const { points, fastest, balanced, deepest } = this.view;
     if (this.byHand) return this.dial.depth;
-    if (!this.budget) return { fast: draft, balanced, best: deepest, adaptive: "" }[this.quality];
+    if (!this.budget) return { fast: fastest, balanced, best: deepest, adaptive: "" }[this.quality];
     const inTime = points.filter(({ ms }) => ms <= this.budget).sort((a, b) => b.quality - a.quality);
     return (inTime[0] ?? points.reduce((one, other) => (other.ms < one.ms ? other : one))).depth;
   }
@@ -78,9 +78,9 @@ export class Wish {
 
   explained() {
     if (this.byHand) return `Every text runs through ${spoken(this.dial.depth)}.`;
-    const { draft, balanced, deepest } = this.view;
+    const { fastest, balanced, deepest } = this.view;
     return {
-      fast: `The fastest depth, ${draft}.`,
+      fast: `The fastest depth, ${fastest}.`,
       balanced: `The fastest depth that is not significantly worse than the best: ${balanced}, less under load.`,
       best: `The deepest, ${deepest}, whatever the load.`,
       budget: `The best depth that is predicted to answer within ${milliseconds(this.budget ?? 1)}, waiting included.`,
