@@ -232,9 +232,12 @@ def test_other_runs(open_page: Open, run: Run, tmp_path: Path) -> None:
         page.wait(ANSWERED)
         (found,) = labeller.classify([text], "adaptive")
         assert page.text(".verdict") == found.label
-        assert page.run("[...document.querySelectorAll('.word sub')].map(one => Number(one.textContent))") == [
-            depth for _, depth in found.words
-        ]
+        shown = page.run(
+            "[...document.querySelectorAll('.word')].map(one => [one.firstChild.data, one.lastChild.textContent])"
+        )
+        depths = dict(found.words)
+        assert shown[1] == ["the", str(depths["▁the"])]  # behind the mark of the beginning
+        assert "".join(word for word, _ in shown) == "".join(piece for piece, _ in found.words).replace("▁", "")
         colours = page.run(
             "[...new Set([...document.querySelectorAll('.word')].map(one => getComputedStyle(one).backgroundColor))]"
         )

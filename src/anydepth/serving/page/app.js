@@ -113,10 +113,12 @@ function offer(run, view) {
 
 function showFront() {
   const { view, run, answered, task } = state;
+  $("front-card").hidden = task === "classify"; // nobody calibrates a classifier
+  $("front-card").parentElement.classList.toggle("alone", task === "classify");
   if (!view.points.length) {
     front.hide();
     $("front-about").textContent = "";
-    $("front").replaceChildren(...(task === "classify" ? [make("p", { class: "empty" }, "Classifiers are not calibrated.")] : calibrate(run)));
+    $("front").replaceChildren(...calibrate(run));
     return;
   }
   $("front-about").textContent = "Each point is a depth, as measured on this machine. On the line nothing faster is as good. Choose any.";

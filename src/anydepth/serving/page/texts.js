@@ -30,14 +30,26 @@ function chanceRow(name, chance, best) {
 
 function coloured(words, layers) {
   const deepest = Math.max(layers, ...words.map(([, depth]) => depth));
-  const pieces = words.map(([piece, depth]) => {
-    const shown = piece.replace(/^##/, "").replaceAll("▁", "");
-    const begins = piece.startsWith("▁") ? " " : "";
-    const word = make("span", { class: "word", title: `${depth} of ${deepest} layers` }, shown || "␣", make("sub", {}, depth));
+  const shown = joined(words).map(({ text, depth, special, begins }) => {
+    const look = { class: special ? "word special" : "word", title: `${depth} of ${deepest} layers` };
+    const word = make("span", look, text, make("sub", {}, depth));
     shade(word, depth, deepest);
-    return [begins, word];
+    return [begins ? " " : "", word];
   });
-  return [make("h3", {}, "Layers for each word"), make("p", { class: "words" }, ...pieces.flat()), legend(deepest)];
+  return [make("h3", {}, "Layers for each word"), make("p", { class: "words" }, ...shown.flat()), legend(deepest)];
+}
+
+// a tokenizer's pieces: those that go on with a word join it where they are as deep
+function joined(pieces) {
+  const words = [];
+  for (const [piece, depth] of pieces) {
+    const special = /^(<\w+>|\[[A-Z]+\])$/.test(piece);
+    const goesOn = !special && !words.at(-1)?.special && !piece.startsWith("▁") && words.at(-1)?.depth === depth;
+    const text = piece.replace(/^##/, "").replaceAll("▁", "");
+    if (goesOn) words.at(-1).text += text;
+    else words.push({ text: text || "␣", depth, special, begins: special || piece.startsWith("▁") });
+  }
+  return words;
 }
 
 function legend(deepest) {
@@ -52,5 +64,4 @@ function legend(deepest) {
 function shade(element, depth, deepest) {
   const share = (depth - 1) / Math.max(1, deepest - 1);
   element.style.setProperty("--share", `${Math.round(100 * share)}%`);
-  if (share > 0.5) element.classList.add("deep");
 }

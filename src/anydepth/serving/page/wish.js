@@ -19,14 +19,16 @@ export class Wish {
 
   // what a run can do; a wish that it cannot grant becomes another
   offer(view, task) {
-    this.view = view;
+    const before = this.task === task ? this.quality : "";
+    Object.assign(this, { view, task });
     const known = view.points.length > 0;
     const able = { fast: known, balanced: known && view.balanced, best: true, budget: known, adaptive: task === "classify" };
     for (const [quality, can] of Object.entries(able)) {
       radio("quality", quality).disabled = !can;
       radio("quality", quality).parentElement.hidden = !can && (quality === "adaptive" || task === "classify");
     }
-    if (!able[this.quality]) radio("quality", able.balanced ? "balanced" : able.adaptive ? "adaptive" : "best").checked = true;
+    const usual = able.balanced ? "balanced" : able.adaptive ? "adaptive" : "best";
+    radio("quality", able[before] ? before : usual).checked = true;
     this.dial.offer(view.depths, this.dial.depth);
     this.show();
   }
