@@ -4,7 +4,7 @@ import math
 from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from anydepth.evaluation.metrics import METRICS
 from anydepth.serving.load import at_most, layers
 from anydepth.serving.served import Served
 from anydepth.serving.service import Service
+from anydepth.serving.watching import NOTES, QUIET
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
@@ -27,12 +28,12 @@ HEADERS = {
 
 def add_page(app: FastAPI, service: Service) -> None:
     folder = files("anydepth.serving") / "page"
-    contents = {file.name: file.read_bytes() for file in folder.iterdir()}
+    contents = {file.name: file.read_bytes() for file in folder.iterdir() if kind(file.name)}
 
     def file(name: str) -> Response:
         if name not in contents:  # looked up, never opened: no path leads out of here
             raise HTTPException(404, "not found")
-        return Response(contents[name], media_type=KINDS[name.rpartition(".")[2]], headers=HEADERS)
+        return Response(contents[name], media_type=kind(name), headers=HEADERS)
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -43,9 +44,14 @@ def add_page(app: FastAPI, service: Service) -> None:
         return file(name)
 
     @app.get("/frontend/load")
-    async def load() -> list[dict[str, Any]]:
+    async def load(request: Request) -> list[dict[str, Any]]:
         """How busy each run is, and the depth that a request without wishes would get now."""
+        request.scope[NOTES][QUIET] = True
         return [load_of(one) for one in service.runs]
+
+
+def kind(name: str) -> str | None:
+    return KINDS.get(name.rpartition(".")[2])
 
 
 def load_of(one: Served) -> dict[str, Any]:
@@ -55,7 +61,6 @@ def load_of(one: Served) -> dict[str, Any]:
         return {
             "run": one.name,
             "waiting": len(scheduler.queue),
-            "room": scheduler.room,
             "depth": at_most(scheduler.load.ladder, scheduler.load.ms),
             "lowered": scheduler.load.step,
             "steps": len(scheduler.load.ladder) - 1,

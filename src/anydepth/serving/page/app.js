@@ -246,7 +246,7 @@ function showAnswer(said, draft) {
   state.answered = said;
   document.body.classList.remove("drafting");
   $("stage").textContent = "";
-  $("copy").hidden = false;
+  $("copy").hidden = !navigator.clipboard; // which browsers keep from pages of other machines without TLS
   let changed = 0;
   if (said.classification) {
     $("result").replaceChildren(...labelled(said.classification, Math.max(...state.view.depths.map((depth) => layersOf(depth)[0]))));
@@ -309,7 +309,7 @@ function languageChanged(offerNew) {
 }
 
 async function copy() {
-  await navigator.clipboard?.writeText(inWords(state.answered));
+  await navigator.clipboard.writeText(inWords(state.answered));
   $("copy").textContent = "Copied";
   setTimeout(() => ($("copy").textContent = "Copy"), 1500);
 }

@@ -33,7 +33,7 @@ export class Columns {
   column(depth) {
     const select = make("select", { "aria-label": "Depth", class: "language" });
     options(select, this.view.depths.map((name) => [name, name]), depth);
-    const picture = make("span", {});
+    const picture = make("span", { class: "picture" });
     const close = make("button", { type: "button", class: "icon", "aria-label": "Remove this depth" }, "×");
     const time = make("span", { class: "quiet time" });
     const text = make("div", { class: "said" });

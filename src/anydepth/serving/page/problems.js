@@ -1,6 +1,7 @@
 // What went wrong, in words that help.
 
 import { $, make } from "./dom.js";
+import { apiKey } from "./server.js";
 
 export class Problems {
   constructor(place) {
@@ -45,7 +46,7 @@ export class Problems {
 function said({ status, message, retryAfter }) {
   if (status === 0) return "The server does not answer. Perhaps it has ended, or the network is down.";
   if (status === 429) return `The server is busy: too many texts are waiting. It asks for ${retryAfter || 1} s of patience.`;
-  if (status === 403) return "This server wants an API key, and it does not know this one.";
+  if (status === 403) return apiKey.get() ? "The server does not know this API key." : "This server wants an API key.";
   if (status === 413) return `This text is too long: ${detail(message)}.`;
   if (status === 503) return "The server is going down and takes nothing new.";
   if (status === 504) return "There was no answer in time. A shallower depth is faster.";

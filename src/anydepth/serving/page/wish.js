@@ -80,11 +80,11 @@ export class Wish {
 
   explained() {
     if (this.byHand) return `Every text runs through ${spoken(this.dial.depth)}.`;
-    const { fastest, balanced, deepest } = this.view;
+    const { points, fastest, balanced, deepest } = this.view;
     return {
       fast: `The fastest depth, ${fastest}.`,
       balanced: `The fastest depth that is not significantly worse than the best: ${balanced}, less under load.`,
-      best: `The deepest, ${deepest}, whatever the load.`,
+      best: `The deepest, ${deepest}, whatever the load.${points.length ? "" : " Other wishes need a calibration."}`,
       budget: `The best depth that is predicted to answer within ${milliseconds(this.budget ?? 1)}, waiting included.`,
       adaptive: "Words, or texts, that need fewer layers get fewer.",
     }[this.quality];
