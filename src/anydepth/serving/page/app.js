@@ -88,9 +88,14 @@ function offerTargets() {
 function offerPair() {
   const source = $("source").value, target = $("target").value;
   $("swap").disabled = !state.languages.some(({ code, targets }) => code === target && targets.includes(source));
+  offer(...between(source, target));
+}
+
+// the run that translates, and what it offers; of two the server takes the first
+function between(source, target) {
   const fits = (pair) => pair.target === target && (source === "auto" || pair.source === source);
   const run = state.settings.runs.find(({ languages }) => languages.some(fits));
-  offer(run, run.languages.find(fits));
+  return [run, run.languages.find(fits)];
 }
 
 function offerRun() {
@@ -99,8 +104,12 @@ function offerRun() {
 }
 
 function offer(run, view) {
-  Object.assign(state, { run, view });
   forget();
+  adopt(run, view);
+}
+
+function adopt(run, view) {
+  Object.assign(state, { run, view });
   wish.offer(view, state.task);
   columns.offer(view);
   $("compare").hidden = view.depths.length < 2;
@@ -244,6 +253,10 @@ function showDraft(said) {
 
 function showAnswer(said, draft) {
   state.answered = said;
+  if (said.detectedLanguage) {
+    const [run, view] = between(said.detectedLanguage.language, $("target").value);
+    if (view !== state.view) adopt(run, view); // it may have other depths
+  }
   document.body.classList.remove("drafting");
   $("stage").textContent = "";
   $("copy").hidden = !navigator.clipboard; // which browsers keep from pages of other machines without TLS
