@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from anydepth.errors import UserError
 from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
 from anydepth.serving.detection import language_name
-from anydepth.serving.frontend import add_page, described
+from anydepth.serving.frontend import add_page, runs_and_fronts
 from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
 from anydepth.serving.served import Asked, Served, Task
 from anydepth.serving.service import Limits, Service
@@ -197,7 +197,7 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {side: {"code": code, "name": language_name(code)} for side, code in named.items()},
-            "runs": [described(one) for one in service.runs],
+            "runs": [runs_and_fronts(one) for one in service.runs],
         }
 
     @app.get("/metrics")

@@ -67,7 +67,7 @@ def load_of(one: Served) -> dict[str, Any]:
         }
 
 
-def described(one: Served) -> dict[str, Any]:
+def runs_and_fronts(one: Served) -> dict[str, Any]:
     """A run: `depths` and `front` are those of its first language. The front is empty where the run was not evaluated
     and calibrated."""
     ladder = one.scheduler.load.ladder
