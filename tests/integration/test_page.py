@@ -1,6 +1,7 @@
 """The web page in a real browser, in front of a real server and small trained models."""
 # ruff: noqa: E402
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from serving import Client, held, serving
 
 import anydepth
 from anydepth.run import Run
-from anydepth.serving.served import Served
+from anydepth.serving.served import Pair, Served
 
 Open = Callable[..., Page]
 EVIL = "<img src=x onerror=hit=1>"
@@ -103,6 +104,17 @@ def test_a_text_is_translated(open_page: Open, client: Client, known: Run) -> No
     page.select("#source", "auto")
     page.wait(ANSWERED)
     assert page.text("#detected").startswith("English, ")
+
+
+def test_languages_can_be_swapped(open_page: Open, run: Run) -> None:
+    with serving({"both": (run, ENGLISH_GERMAN | {Pair("de", "en"): ""})}) as client:
+        page = open_page(client)
+        found = translate(page, TEXTS[0])
+        page.click("#swap")
+        page.wait(f"document.querySelector('#text').value !== {json.dumps(TEXTS[0])} && {ANSWERED}")
+        assert page.run("['source', 'target'].map(id => document.getElementById(id).value)") == ["de", "en"]
+        assert page.run("document.querySelector('#text').value") == found
+        assert page.run(RESULT) == run.translate([found])[0]
 
 
 def test_the_dial_has_the_depths_of_the_run(open_page: Open, client: Client, known: Run) -> None:

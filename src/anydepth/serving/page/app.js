@@ -1,15 +1,12 @@
 // The page: which task and languages, what is asked, what is shown.
 
+import * as answer from "./answer.js";
 import { Columns } from "./columns.js";
-import { layersOf, spoken } from "./depths.js";
-import { glyph } from "./dial.js";
-import { compared, differences } from "./diff.js";
-import { $, count, make, milliseconds, options } from "./dom.js";
+import { $, make, options } from "./dom.js";
 import { Front } from "./front.js";
 import { Live } from "./live.js";
 import { Problems } from "./problems.js";
 import { apiKey, get, post, Problem, stream } from "./server.js";
-import { labelled, marked } from "./texts.js";
 import { Wish } from "./wish.js";
 
 const TASKS = { translate: "Translate", summarize: "Summarize", classify: "Classify" };
@@ -152,6 +149,7 @@ function wishChanged() {
 // ---- asking
 
 const text = () => $("text").value;
+const length = () => [...text()].length; // of characters, as the server counts them
 
 function fields() {
   if (state.task !== "translate") return { q: text(), run: state.run.name };
@@ -161,24 +159,25 @@ function fields() {
 async function ask() {
   problems.clear();
   if (!text().trim()) return $("text").focus();
-  if (text().length > state.settings.charLimit) {
-    return failed(new Problem(`${text().length} characters, but this server takes ${state.settings.charLimit} at most`, 413), ask);
+  if (length() > state.settings.charLimit) {
+    return failed(new Problem(`${length()} characters, but this server takes ${state.settings.charLimit} at most`, 413), ask);
   }
   asking.abort();
   asking = new AbortController();
   const { signal } = asking;
   state.asked = true;
-  busy(true);
+  answer.busy(true);
   try {
     const asked = { ...fields(), ...wish.fields };
     if (state.task === "translate" && $("draft").checked) await refine(asked, signal);
-    else showAnswer(await post(state.task, asked, signal));
+    else show(await post(state.task, asked, signal));
   } catch (problem) {
     if (problem.name === "AbortError") return;
-    clearAnswer();
+    state.answered = null;
+    answer.clear();
     failed(problem, ask);
   }
-  if (!signal.aborted) busy(false);
+  if (!signal.aborted) answer.busy(false);
 }
 
 async function refine(asked, signal) {
@@ -186,9 +185,10 @@ async function refine(asked, signal) {
   let draft = null;
   for await (const [name, said] of stream("translate", asked, signal)) {
     said.after = performance.now() - begun;
-    if (name === "final") return showAnswer(said, draft);
+    if (name === "final") return show(said, draft);
     draft = said;
-    showDraft(said);
+    answer.showDraft(said);
+    showDetected(said);
   }
   throw new Problem("the answer broke off");
 }
@@ -200,12 +200,7 @@ async function answerAt(depth) {
   }
   problems.clear();
   const said = await post(state.task, { ...fields(), depth });
-  return { ...said, text: inWords(said) };
-}
-
-function inWords({ translatedText, summary, classification }) {
-  if (classification) return `${classification.label} (${(100 * classification.probability).toFixed(1)} %)`;
-  return translatedText ?? summary;
+  return { ...said, text: answer.inWords(said) };
 }
 
 function failed(problem, again) {
@@ -220,71 +215,24 @@ function reachable(yes) {
 
 // ---- answers
 
-function busy(yes) {
-  $("result").setAttribute("aria-busy", String(yes));
-  document.body.classList.toggle("working", yes);
-  if (yes) $("copy").hidden = true;
-  else document.body.classList.remove("drafting");
-}
-
 function forget() {
   asking.abort();
   clearTimeout(settling);
   state.asked = false;
-  clearAnswer();
+  state.answered = null;
+  answer.clear();
   columns.clear();
 }
 
-function clearAnswer() {
-  busy(false);
-  state.answered = null;
-  $("result").replaceChildren();
-  $("facts").replaceChildren();
-  $("stage").textContent = $("detected").textContent = "";
-  $("copy").hidden = true;
-}
-
-function showDraft(said) {
-  document.body.classList.add("drafting");
-  $("result").replaceChildren(said.translatedText);
-  $("stage").textContent = `draft at ${said.depth}`;
-  showDetected(said);
-}
-
-function showAnswer(said, draft) {
+function show(said, draft) {
   state.answered = said;
   if (said.detectedLanguage) {
     const [run, view] = between(said.detectedLanguage.language, $("target").value);
     if (view !== state.view) adopt(run, view); // it may have other depths
   }
-  document.body.classList.remove("drafting");
-  $("stage").textContent = "";
-  $("copy").hidden = !navigator.clipboard; // which browsers keep from pages of other machines without TLS
-  let changed = 0;
-  if (said.classification) {
-    $("result").replaceChildren(...labelled(said.classification, Math.max(...state.view.depths.map((depth) => layersOf(depth)[0]))));
-  } else {
-    const parts = compared(inWords(said), draft ? draft.translatedText : inWords(said));
-    changed = differences(parts);
-    $("result").replaceChildren(...marked(parts.filter(({ word }) => word), "fresh"));
-  }
-  showFacts(said, draft, changed);
+  answer.show(said, draft, state.view);
   showDetected(said);
   showFront();
-}
-
-function showFacts(said, draft, changed) {
-  const fixed = /^\d/.test(said.depth);
-  const facts = [
-    make("span", { class: "depth", title: spoken(said.depth) }, make("b", {}, said.depth), fixed ? glyph(said.depth, state.view.deepest) : null),
-    make("span", {}, `${milliseconds(said.compute_ms)} computing`),
-    make("span", {}, `${milliseconds(said.queue_ms)} waiting`),
-  ];
-  if (draft) {
-    const found = changed ? `${count(changed, "change")} to` : "the same as";
-    facts.push(make("span", {}, `${found} the draft of ${draft.depth}, shown after ${milliseconds(draft.after)}`));
-  }
-  $("facts").replaceChildren(...facts);
 }
 
 function showDetected({ detectedLanguage }) {
@@ -293,10 +241,10 @@ function showDetected({ detectedLanguage }) {
 }
 
 function showCount() {
-  const length = text().length, limit = state.settings.charLimit;
-  $("count").textContent = `${length.toLocaleString("en")} / ${limit.toLocaleString("en")}`;
-  $("count").classList.toggle("over", length > limit);
-  $("clear").hidden = !length;
+  const { charLimit } = state.settings;
+  $("count").textContent = `${length().toLocaleString("en")} / ${charLimit.toLocaleString("en")}`;
+  $("count").classList.toggle("over", length() > charLimit);
+  $("clear").hidden = !length();
 }
 
 // ---- hands
@@ -322,7 +270,7 @@ function languageChanged(offerNew) {
 }
 
 async function copy() {
-  await navigator.clipboard.writeText(inWords(state.answered));
+  await navigator.clipboard.writeText(answer.inWords(state.answered));
   $("copy").textContent = "Copied";
   setTimeout(() => ($("copy").textContent = "Copy"), 1500);
 }
