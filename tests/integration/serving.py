@@ -62,12 +62,12 @@ class Client(NamedTuple):
 
 
 @contextmanager
-def serving(runs: dict[str, Any], *, room: int = 1000, **limits: Any) -> Iterator[Client]:
+def serving(runs: dict[str, Any], *, room: int = 1000, port: int = 0, **limits: Any) -> Iterator[Client]:
     """`runs` by name: a run and its pairs of languages."""
     metrics = Metrics()
     served = [Served(name, run, pairs, room=room, watch=metrics.saw) for name, (run, pairs) in runs.items()]
     app = create_app(served, Limits(**limits), metrics)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -22,22 +22,16 @@ for needed in ("fastapi", "uvicorn", "prometheus_client", "py3langid", "libretra
     pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'anydepth[test]'")
 
 from libretranslatepy import LibreTranslateAPI
-from safetensors.torch import save_file
+from served_runs import ENGLISH_GERMAN, GOLDEN, TEXTS, calibrated, classifying, summarizing
 from serving import Client, Reply, held, serving
 
 import anydepth
-from anydepth.choosing.calibration import Calibration, Timing, keep, origin_of
-from anydepth.config import load as load_config
-from anydepth.evaluation.grid import evaluate
 from anydepth.run import Run
 from anydepth.serving.asking import BYTES_A_CHARACTER, OTHER_BYTES
 from anydepth.serving.served import Pair, load_served, pairs_of
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "model"
-TEXTS = json.loads((GOLDEN.parent / "outputs.json").read_text())["sentences"]
 TOO_LONG = 2000 * BYTES_A_CHARACTER + OTHER_BYTES + 1
 """Bytes of a body; not one more, because a server that hangs up early may do so before its answer is read."""
-ENGLISH_GERMAN = {Pair("en", "de"): ""}
 
 
 @pytest.fixture(scope="module")
@@ -134,18 +128,7 @@ def test_a_stream_has_a_draft_and_the_answer(client: Client, run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same run with a depth grid and times that are given: 2-2 is the best and slowest."""
-    folder = tmp_path_factory.mktemp("runs") / "known"
-    shutil.copytree(GOLDEN, folder)
-    run = anydepth.load(folder, "cpu")
-    evaluate(run, TEXTS, run.translate(TEXTS), run.depths(), beam=5, batch=8, out=folder)
-    timings = [
-        Timing(depth=depth, batch=1, base=ms, slope=0.0, error=0.0, ratios=[1.0], lengths=[])
-        for depth, ms in {"1-1": 10.0, "1-2": 20.0, "2-1": 30.0, "2-2": 80.0}.items()
-    ]
-    origin = origin_of(run, run.config.decoding.beam)
-    keep(Calibration(origin=origin, made="", rounds=1, tokens=[10], timings=timings, speculation=[]), folder)
-    return anydepth.load(folder, "cpu")
+    return anydepth.load(calibrated(tmp_path_factory.mktemp("runs") / "known"), "cpu")
 
 
 def test_budgets_and_qualities_choose_depths(known: Run) -> None:
@@ -355,33 +338,6 @@ def test_a_run_of_several_languages(tmp_path: Path) -> None:
         assert answer["translatedText"] == run.in_language("en-fr").translate(TEXTS[:1])[0]
         assert answer["detectedLanguage"]["language"] == "en"
         assert client.translate(TEXTS[0], target="fr", stream=True).content.count("event:") == 2
-
-
-def summarizing(folder: Path) -> Path:
-    shutil.copytree(GOLDEN, folder)
-    config = folder / "config.toml"
-    config.write_text(config.read_text().replace("[data]\n", '[data]\npairs = "summaries"\n'))
-    return folder
-
-
-def classifying(folder: Path) -> Path:
-    """Untrained: it answers something."""
-    folder.mkdir()
-    shutil.copy(GOLDEN / "tokenizer.json", folder)
-    (folder / "config.toml").write_text("""
-[data]
-train = [{ type = "labelled", path = "none.tsv" }]
-dev = [{ type = "labelled", path = "none.tsv" }]
-[model]
-type = "classifier"
-labels = ["a", "b"]
-layer = { width = 16, ffn = 32, heads = 2 }
-encoder = { layers = 2, depth = { type = "prefix" } }
-""")
-    tokenizer = anydepth.load(GOLDEN, "cpu").tokenizers.source
-    model = load_config(folder / "config.toml").model.build(len(tokenizer), len(tokenizer), tokenizer.pad)
-    save_file(dict(model.state_dict()), folder / "model.safetensors")
-    return folder
 
 
 # ---- the command

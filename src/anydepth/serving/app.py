@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from anydepth.errors import UserError
 from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
 from anydepth.serving.detection import language_name
+from anydepth.serving.frontend import add_page, runs_and_fronts
 from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
 from anydepth.serving.served import Asked, Served, Task
 from anydepth.serving.service import Limits, Service
@@ -72,6 +73,7 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
     app = FastAPI(title="anydepth", docs_url=None, redoc_url=None, lifespan=lifespan)
     add_work(app, service)
     add_information(app, service, metrics)
+    add_page(app, service)
     add_errors(app)
     metrics.follow(runs)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
@@ -180,7 +182,7 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
         return JSONResponse({"status": "ok" if well else "a worker has died"}, 200 if well else 503)
 
     @app.get("/frontend/settings")
-    async def settings() -> dict[str, Any]:
+    def settings() -> dict[str, Any]:
         """What a page in front of the server needs to know."""
         first = next(iter(service.runs[0].pairs), None) or next(iter(service.pairs), None)
         named = {"source": first.source, "target": first.target} if first else {}
@@ -195,25 +197,13 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {side: {"code": code, "name": language_name(code)} for side, code in named.items()},
-            "runs": [described(one) for one in service.runs],
+            "runs": [runs_and_fronts(one) for one in service.runs],
         }
 
     @app.get("/metrics")
     async def numbers() -> Response:
         """For Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def described(one: Served) -> dict[str, Any]:
-    """The front is empty where the run was not evaluated and calibrated."""
-    ladder = one.scheduler.load.ladder
-    front = [point._asdict() for point in ladder] if len(ladder) > 1 else []
-    return {
-        "name": one.name,
-        "task": one.task,
-        "depths": one.run.in_language(one.keys[0] or None).depths(),
-        "front": front,
-    }
 
 
 # ---- errors

@@ -18,6 +18,8 @@ from anydepth.serving.served import Served
 log = logging.getLogger("anydepth.serving")
 NOTES = "anydepth.notes"
 """Where, in the scope of a request, its handler leaves what the log should say."""
+QUIET = "quiet"
+"""Among the notes: that the log should say nothing, because somebody asks all the time."""
 
 
 class Metrics:
@@ -90,7 +92,8 @@ class Observed:
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(seconds)
             said = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
-            log.info("request", extra={"fields": said | notes})
+            if not notes.pop(QUIET, False):
+                log.info("request", extra={"fields": said | notes})
 
 
 class JsonLines(logging.Formatter):
