@@ -12,7 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import Hypothesis, hypothesis, next_log_probabilities, normalise, steps_between_checks
+from anydepth.decoding.decoder import (
+    Hypothesis,
+    forbid_marks,
+    hypothesis,
+    next_log_probabilities,
+    normalise,
+    steps_between_checks,
+)
 
 
 class Drafter(Protocol):
@@ -119,7 +126,7 @@ def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, draft
     for k in range(drafts + 1):
         states.append(decoder.read(words[k], places[:, k : k + 1]))
         if k < drafts:
-            words.append(next_log_probabilities(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
+            words.append(forbid_marks(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
     drafted = torch.cat(words, dim=1)
     logits = decoder.judge(drafted, states, places)
     log_probabilities = next_log_probabilities(logits.flatten(0, 1), bos, eos, pad).view(logits.shape)
