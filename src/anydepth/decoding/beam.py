@@ -115,8 +115,8 @@ def advance(
 ) -> Advance:
     """Lengthens hypotheses to `length` words, a number or a (1,) tensor that nobody reads on the host.
 
-    `log_probabilities` (B * K, V) are those of the next word. Unless `some_are_cut`, no sentence has its maximal length.
-    Sentences that are `settled`, (B,), were done before.
+    `log_probabilities` (B * K, V) are those of the next word. Unless `some_are_cut`, no sentence has
+    its maximal length. Sentences that are `settled`, (B,), were done before.
     """
     max_lengths, n_best, penalty, eos = goal
     candidates, parents = extend(growing, log_probabilities, length, penalty)
