@@ -28,7 +28,7 @@ def assert_replayed_searches_find_the_same(model: Translator, decoding: Decoding
         source = random_batch([(n % words + 1, 2) for n in range(batch)]).source
         limits = torch.tensor([1 + (5 * n + 2) % longest for n in range(batch)])
         with torch.no_grad():
-            expected = searcher.search(source, limits, plans, "", decoding, range(batch))
+            expected = searcher.grow(source, limits, plans, "", decoding, range(batch))
             found = searcher.replay(source, limits, plans, "", decoding)
         assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
         for ours, theirs in zip(found, expected):

@@ -30,6 +30,7 @@ class Searcher:
 
     def __init__(self, model: Translator, marks: Marks) -> None:
         self.model, self.marks = model, marks
+        self.recordable: dict[tuple[Plans, str], bool] = {}
 
     @property
     def device(self) -> torch.device:
@@ -51,6 +52,18 @@ class Searcher:
         """(B, S) padded sources and (B,) words allowed, on the host. `sentences` numbers them, for sampling."""
         if self.records(plans, key, decoding):
             return self.replay(source, max_lengths, plans, key, decoding)
+        return self.grow(source, max_lengths, plans, key, decoding, sentences)
+
+    def grow(
+        self,
+        source: Tensor,
+        max_lengths: Tensor,
+        plans: Plans,
+        key: str,
+        decoding: DecodingConfig,
+        sentences: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        """Kernel by kernel, with caches that grow; sentences that are done leave the batch."""
         source, max_lengths = source.to(self.device), max_lengths.to(self.device)
         if decoding.speculate:
             return self.speculate(source, max_lengths, plans, key, decoding)
@@ -61,11 +74,16 @@ class Searcher:
 
     def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
         """Whether the search is replayed: where it is the same computation for every batch of a shape."""
-        return RECORD and self.device.type == "cuda" and decoding.plain and recordable(self.model, plans, key)
+        if not (RECORD and self.device.type == "cuda" and decoding.plain):
+            return False
+        if (plans, key) not in self.recordable:
+            self.recordable[plans, key] = recordable(self.model, plans, key)
+        return self.recordable[plans, key]
 
     def replay(
         self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig
     ) -> list[list[Hypothesis]]:
+        """In fixed places; on a GPU as CUDA graphs."""
         drafts, penalty, marks = decoding.draft_words if decoding.speculate else 0, decoding.length_penalty, self.marks
         draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
 

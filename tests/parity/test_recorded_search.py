@@ -47,7 +47,7 @@ def test_beyond_the_places_that_a_step_looks_at_first_and_again(name: str) -> No
         source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
         with torch.no_grad():
             found = searcher.replay(source, limits, plans, "", SEARCHES[name])
-            expected = searcher.search(source, limits, plans, "", SEARCHES[name], range(3))
+            expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
         assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
     (made,) = searcher.recorded.made.values()
     assert list(made.steps) == [16, 32, 64, made.inner.room]

@@ -46,7 +46,7 @@ def test_beyond_the_places_that_a_step_looks_at_first(name: str) -> None:
     searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
     source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
     found = searcher.replay(source, limits, plans, "", SEARCHES[name])
-    expected = searcher.search(source, limits, plans, "", SEARCHES[name], range(3))
+    expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
     assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
     assert max(len(one.tokens) for (one,) in found) > 33
     (made,) = searcher.recorded.made.values()

@@ -129,7 +129,7 @@ class Recorder:
             with torch.cuda.stream(self.stream):
                 work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
             torch.cuda.current_stream().wait_stream(self.stream)
-            with torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # others may use the GPU
                 work()
         return graph.replay
 
