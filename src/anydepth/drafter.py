@@ -25,8 +25,10 @@ class TranslatorDrafter:
         self.reader = Reader(model, key)
         self.shared = draft.layers == plans.decoder.layers[: len(draft)]
         above = Plan(plans.decoder.layers[len(draft) :]) if self.shared else plans.decoder
-        dtype = model.output.weight.dtype
-        self.low, self.high = (Part(plan, FixedCache(len(plan), room, dtype)) for plan in (draft, above))
+        weight = model.output.weight
+        self.low, self.high = (
+            Part(plan, FixedCache(len(plan), room, weight.dtype, weight.device)) for plan in (draft, above)
+        )
         self.used: int | None = None
 
     def open(self, source: Tensor) -> "TranslatorDrafter":
@@ -62,8 +64,9 @@ class TranslatorDrafter:
         self.high.reorder(rows)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        last = self.model.target.longest - 1
         # words drafted beyond the last position are never kept
-        return self.model.target(tokens, positions.clamp(max=self.model.target.longest - 1))
+        return self.model.target(tokens, positions if self.room <= last else positions.clamp(max=last))
 
     def run(self, part: Part, x: Tensor, positions: Tensor) -> Tensor:
         if not len(part.plan):

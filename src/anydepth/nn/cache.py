@@ -7,6 +7,7 @@ a word of its own, and can take words back. A `BeamCache` holds the hypotheses o
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 GROWTH = 64
@@ -111,18 +112,19 @@ class FixedCache:
     used: int
     """Places that may hold a word."""
 
-    def __init__(self, steps: int, room: int, dtype: torch.dtype) -> None:
-        self.room, self.dtype = room, dtype
+    def __init__(self, steps: int, room: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.room = 8 * -(-room // 8)  # so that attention can read rows of `earlier` as they stand
         self.slots = [FixedSlot(self) for _ in range(steps)]
-        self.places: Tensor | None = None
+        places = torch.arange(self.room, device=device)
+        self.earlier = as_scores(places <= places[:, None], dtype)
+        self.rows = places[:0, None]
 
     def stand_at(self, positions: Tensor, used: int) -> None:
         """Where the words of the next pass stand, (R, q), all below `used`."""
-        if self.places is None or len(self.rows) != len(positions):
-            self.places = torch.arange(self.room, device=positions.device)
+        if len(self.rows) != len(positions):
             self.rows = torch.arange(len(positions), device=positions.device)[:, None]
         self.positions, self.used = positions, used
-        self.seen = as_scores((self.places[:used] <= positions[:, :, None])[:, None], self.dtype)
+        self.seen = F.embedding(positions, self.earlier)[:, None, :, :used]
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on with what row rows[i] was; there may be fewer."""
