@@ -20,9 +20,9 @@ from anydepth.models import Translator
 from anydepth.plan import Plan, Plans
 from anydepth.reading import recordable
 
-RECORD = False
-"""Whether searches on a GPU are replayed as CUDA graphs: tests/parity/test_recorded_search.py shows that they find the
-same there."""
+RECORD = True
+"""Whether searches on a GPU are replayed as CUDA graphs. Whether they find the same there is for
+tests/parity/test_recorded_search.py to tell."""
 
 
 class Searcher:
