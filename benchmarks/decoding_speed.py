@@ -1,182 +1,248 @@
 """Decoding speed of a run against Hugging Face `generate` with the same weights, in one run on one machine.
 
-    python benchmarks/decoding_speed.py runs/tied --source data/europarl-de-en/test.de.gz
+    python benchmarks/decoding_speed.py runs/tied --source data/europarl-de-en/test.de.gz --out speed.json
+    python benchmarks/decoding_speed.py --random --out speed.json
 
 The rival is the run's own full depth, exported, in its best form: scaled-dot-product attention, the same number type,
 with a static cache and compiled where that works. Times are medians over interleaved repetitions, tokenization excluded
-on both sides. Also measured: what a shallower decoder saves, and what speculation gains at several batch sizes, with
-the sentences in which its words differ (bfloat16 rounds batches and single words differently).
+on both sides. Also measured: a word at every decoder depth; what speculation gains at several batch sizes; how many
+sentences the number type or speculation changes; very deep multiscale encoders. `--random` takes a model of 6-6 layers
+that nobody trained and that never ends a sentence by itself: both sides say one word more than the source has.
+
+A section that fails says why, and the others go on; the file is written after each.
 """
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import multiscale_speed
 import torch
+from random_model import random_run, random_sentences
+from windows import device_name, medians
 
 import anydepth
+from anydepth import searching
 from anydepth.interop.huggingface import export
-from anydepth.run import Run
+from anydepth.run import Run, changed
 from anydepth.texts import read_texts
+from anydepth.training.distributed import pick_device
 
-Batches = list[list[list[int]]]
-"""Batches of sentences of token ids."""
+Sentences = list[list[int]]
+"""Token ids."""
+BARS = {"1x1": 12.0, "32x1": 12.0, "256x5": 5.0}
+"""Times as fast as the rival, by batch x beam, on an H200."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--source", type=Path, required=True, help="one sentence a line, also .gz")
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--source", type=Path, help="one sentence a line, also .gz")
+    parser.add_argument("--random", action="store_true", help="a model and sentences that nobody needs to make")
+    parser.add_argument("--layers", type=int, default=6, help="of the random model, on both sides")
+    parser.add_argument("--width", type=int, default=512, help="of the random model")
+    parser.add_argument("--vocabulary", type=int, default=16_000, help="of the random model")
     parser.add_argument("--sentences", type=int, default=512)
+    parser.add_argument("--alone", type=int, default=16, help="sentences where they are decoded one by one")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--shapes", default="1x1,32x1,256x5", help="batch x beam, of which to compare with the rival")
     parser.add_argument("--batches", default="1,4,16,64", help="batch sizes for speculation")
     parser.add_argument("--drafts", default="1x3,1x5,2x4", help="draft layers x words, to try in speculation")
     parser.add_argument("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
+    parser.add_argument("--sections", default="step,depths,rival,precision,speculation,multiscale")
+    parser.add_argument("--compiled", action="store_true", help="also the rival with a static cache, which compiles")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    run = anydepth.load(args.run)
-    run.model.to(getattr(torch, args.precision))
-    texts = read_texts(args.source)[: args.sentences]
-    sentences = sorted(run.sources(texts, run.key), key=len)
-    result: dict[str, Any] = {"device": str(run.device), "precision": args.precision, "torch": torch.__version__}
-    result["rival"] = against_rival(run, sentences, args)
-    result["depths"] = shallower(run, sentences, args)
-    result["speculation"] = speculation(run, sentences, args)
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1))
+    if args.random == bool(args.run and args.source):
+        parser.error("give a run and --source, or --random")
+    bench = Bench(args)
+    result: dict[str, Any] = {"device": device_name(bench.device), "torch": torch.__version__}
+    result |= {"precision": args.precision, "random": args.random, "recorded": searching.RECORD}
+    for name in args.sections.split(","):
+        start = time.perf_counter()
+        try:
+            result[name] = getattr(bench, name)()
+        except Exception as error:  # a first run on a machine should tell all that it can
+            traceback.print_exc()
+            result[name] = {"failed": f"{type(error).__name__}: {error}"}
+        print(f"--- {name}: {time.perf_counter() - start:.0f} s in all", flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-# ---- ours
-
-
-def batched(sentences: list[list[int]], size: int) -> Batches:
+def batched(sentences: Sentences, size: int) -> list[Sentences]:
     return [sentences[start : start + size] for start in range(0, len(sentences), size)]
 
 
-def decode(run: Run, batches: Batches, depth: str | None = None, **settings: Any) -> list[list[int]]:
-    decoding = anydepth.run.changed(run.config.decoding, {"n_best": 1, **settings})
-    found = []
-    with torch.no_grad():
-        for batch in batches:
-            found += run.search(batch, list(range(len(batch))), run.plan(depth), run.key, decoding)
-    return [best.tokens for (best,) in found]
+class Bench:
+    """A method a section."""
 
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.device = args, pick_device("auto")
+        if args.random:
+            self.run = random_run(args.layers, args.width, args.vocabulary, self.device)
+            sentences = random_sentences(args.sentences, args.vocabulary)
+        else:
+            self.run = anydepth.load(args.run)
+            sentences = self.run.sources(read_texts(args.source)[: args.sentences], self.run.key)
+        self.sentences = sorted(sentences, key=len, reverse=True)  # as `translate` does
 
-def seconds(work: Callable[[], object]) -> float:
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
+    def some(self, count: int) -> Sentences:
+        """Of all lengths."""
+        return self.sentences[:: max(1, len(self.sentences) // count)]
 
+    def decode(self, batches: list[Sentences], depth: str | None = None, **settings: Any) -> list[list[int]]:
+        settings = {"n_best": 1, "precision": self.args.precision, **settings}
+        decoding = changed(self.run.config.decoding, settings)
+        found, run = [], self.run
+        with torch.no_grad():
+            for batch in batches:
+                found += run.search(batch, list(range(len(batch))), run.plan(depth), run.key, decoding)
+        return [best.tokens for (best,) in found]
 
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    def timed(self, works: dict[str, Callable[[], object]]) -> dict[str, float]:
+        for work in works.values():
+            work()  # the second time, the first of `medians`, replays what this one recorded
+        return medians(self.device, works, self.args.repetitions)
 
+    def depths_to_try(self) -> list[str]:
+        encoder = max(self.run.model.encoder_depth.plans(self.run.key))
+        return [f"{encoder}-{decoder}" for decoder in sorted(self.run.model.decoder_depth.plans(self.run.key))]
 
-def interleaved(works: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Seconds of each, the median over rounds in which each has a turn; after a warm-up."""
-    for work in works.values():
-        work()
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(repetitions):
-        for name, work in works.items():
-            times[name].append(seconds(work))
-    return {name: statistics.median(each) for name, each in times.items()}
+    # ---- depth
 
+    def step(self) -> dict[str, Any]:
+        """Microseconds a word takes at batch 1 and every decoder depth, without the encoder and the rest of a search:
+        what 32 further words take."""
+        eight, depths, limits = [[self.sentences[0][:32]]] * 8, self.depths_to_try(), (16, 48)
 
-# ---- the rival
+        def decode(depth: str, limit: int) -> list[list[int]]:
+            return self.decode(eight, depth, beam=1, max_length=limit, max_ratio=1.0, max_extra=limit)
 
+        pairs = [(depth, limit) for depth in depths for limit in limits]
+        words = {pair: sum(map(len, decode(*pair))) for pair in pairs}
+        spent = self.timed({f"{depth} {limit}": lambda d=depth, n=limit: decode(d, n) for depth, limit in pairs})
+        found = {}
+        for depth in depths:
+            more = words[depth, limits[1]] - words[depth, limits[0]]
+            if not more:
+                raise ValueError(f"{depth} ends this sentence early: try another, or --random")
+            found[depth] = 1e6 * (spent[f"{depth} {limits[1]}"] - spent[f"{depth} {limits[0]}"]) / more
+            print(f"{depth}: {found[depth]:.0f} us a word", flush=True)
+        ratio = found[depths[-1]] / found[depths[0]]
+        print(f"a step of {depths[-1]} takes {ratio:.2f} x one of {depths[0]} (bar 3.8)")
+        return {"microseconds": found, "ratio": ratio, "bar": 3.8}
 
-def against_rival(run: Run, sentences: list[list[int]], args: argparse.Namespace) -> list[dict[str, Any]]:
-    from transformers import AutoModelForSeq2SeqLM
+    def depths(self) -> dict[str, Any]:
+        """Greedy at batch 1 with every decoder depth: milliseconds a sentence."""
+        some, depths = batched(self.some(64), 1), self.depths_to_try()
+        times = self.timed({depth: lambda d=depth: self.decode(some, d, beam=1) for depth in depths})
+        found = {depth: 1000 * times[depth] / len(some) for depth in depths}
+        for depth in depths:
+            print(f"{depth}: {found[depth]:.2f} ms a sentence", flush=True)
+        ratio = found[depths[-1]] / found[depths[0]]
+        print(f"{depths[-1]} takes {ratio:.2f} x as long as {depths[0]} (bar 2.5)")
+        return {"milliseconds": found, "ratio": ratio, "bar": 2.5}
 
-    with tempfile.TemporaryDirectory() as folder:
-        export(anydepth.load(args.run, "cpu"), None, Path(folder) / "hf")
-        model = AutoModelForSeq2SeqLM.from_pretrained(Path(folder) / "hf", attn_implementation="sdpa")
-    model = model.eval().to(run.device, getattr(torch, args.precision))
-    rows = []
-    for batch, beam in (map(int, shape.split("x")) for shape in args.shapes.split(",")):
-        # one sentence after the other is slow for the rival: fewer of them
-        some = sentences[:: max(1, len(sentences) // 32)] if batch == 1 else sentences
-        batches = batched(some, batch)
-        works: dict[str, Callable[[], object]] = {"ours": lambda b=batches, k=beam: decode(run, b, beam=k)}
-        for form in ({}, {"cache_implementation": "static"}) if torch.cuda.is_available() else ({},):
-            work = lambda b=batches, k=beam, f=form: rival(model, run, b, k, f)  # noqa: E731
+    # ---- the rival
+
+    def rival(self) -> list[dict[str, Any]]:
+        from transformers import AutoModelForSeq2SeqLM
+
+        with tempfile.TemporaryDirectory() as folder:
+            export(self.run, None, Path(folder) / "hf")
+            model = AutoModelForSeq2SeqLM.from_pretrained(Path(folder) / "hf", attn_implementation="sdpa")
+        model = model.eval().to(self.device, getattr(torch, self.args.precision))
+        rows = []
+        for shape in self.args.shapes.split(","):
             try:
-                work()
-                works["rival " + ("static and compiled" if form else "as it comes")] = work
+                rows.append(self.against(model, shape))
             except Exception as error:
-                print(f"rival, {form}: {type(error).__name__}: {error}"[:200])
-        times = interleaved(works, args.repetitions)
+                traceback.print_exc()
+                rows.append({"shape": shape, "failed": f"{type(error).__name__}: {error}"})
+        return rows
+
+    def against(self, model: Any, shape: str) -> dict[str, Any]:
+        batch, beam = map(int, shape.split("x"))
+        some = self.some(self.args.alone) if batch == 1 else self.sentences
+        batches = batched(some, batch)
+        works: dict[str, Callable[[], object]] = {"ours": lambda: self.decode(batches, beam=beam)}
+        for name, form in self.forms():
+            start = time.perf_counter()
+            try:
+                generate(model, self.run, batches[:1], beam, form)
+                works[name] = lambda f=form: generate(model, self.run, batches, beam, f)
+            except Exception as error:
+                print(f"{name}: {type(error).__name__}: {error}"[:300])
+            print(f"{name}: first batch in {time.perf_counter() - start:.1f} s", flush=True)
+        times = self.timed(works)
         best = min(value for name, value in times.items() if name != "ours")
-        row = {"batch": batch, "beam": beam, "sentences": len(some), "seconds": times, "ratio": best / times["ours"]}
-        rows.append(row)
-        told = ", ".join(f"{name} {1000 * value / len(some):.2f}" for name, value in times.items())
-        print(f"batch {batch}, beam {beam}: ms a sentence: {told}; ratio {row['ratio']:.2f}", flush=True)
-    return rows
+        ratio = best / times["ours"]
+        told = ", ".join(f"{name} {1000 * value / len(some):.3f}" for name, value in times.items())
+        print(
+            f"batch {batch}, beam {beam}: ms a sentence: {told}; ratio {ratio:.2f} (bar {BARS.get(shape)})", flush=True
+        )
+        return {"shape": shape, "sentences": len(some), "seconds": times, "ratio": ratio, "bar": BARS.get(shape)}
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "rival as it comes", {}
+        if self.args.compiled:
+            yield "rival static and compiled", {"cache_implementation": "static"}
+
+    # ---- exactness and speculation
+
+    def precision(self) -> dict[str, Any]:
+        """Sentences that come out differently than in float32."""
+        found = {}
+        for name, settings in {"greedy": {"beam": 1}, "beam 5": {"beam": 5}}.items():
+            batches = batched(self.some(256), 64)
+            exact, rounded = (self.decode(batches, precision=p, **settings) for p in ("float32", "bfloat16"))
+            found[name] = sum(a != b for a, b in zip(exact, rounded)) / len(exact)
+            print(f"{name}: bfloat16 changes {found[name]:.1%} of {len(exact)} sentences", flush=True)
+        return found
+
+    def speculation(self) -> list[dict[str, Any]]:
+        """Gains over plain greedy search. (A random model's drafts are never right: those are its costs.)"""
+        rows = []
+        for size in map(int, self.args.batches.split(",")):
+            batches = batched(self.some(32 * size), size)
+            plain = self.decode(batches, beam=1)
+            works: dict[str, Callable[[], object]] = {"plain": lambda b=batches: self.decode(b, beam=1)}
+            different = {}
+            for draft in self.args.drafts.split(","):
+                layers, words = map(int, draft.split("x"))
+                settings = {"beam": 1, "speculate": True, "draft": layers, "draft_words": words}
+                works[draft] = lambda b=batches, s=settings: self.decode(b, **s)
+                different[draft] = sum(a != b for a, b in zip(plain, self.decode(batches, **settings)))
+            times = self.timed(works)
+            gains = {draft: times["plain"] / times[draft] for draft in different}
+            row = {"batch": size, "sentences": len(plain), "seconds": times, "gains": gains, "different": different}
+            rows.append(row)
+            told = ", ".join(f"{draft} {gain:.2f} x ({different[draft]} differ)" for draft, gain in gains.items())
+            print(f"speculation, batch {size}, {len(plain)} sentences: {told}", flush=True)
+        return rows
+
+    def multiscale(self) -> dict[str, object]:
+        """Very deep encoders: benchmarks/multiscale_speed.py, its decoding alone."""
+        args = multiscale_speed.arguments([])
+        if self.args.random:  # at the size of the random model, for trials
+            args.width, args.vocabulary = min(256, self.args.width), min(10_152, self.args.vocabulary)
+        return multiscale_speed.decoding(args, self.device, multiscale_speed.models(args, self.device))
 
 
-def rival(model: Any, run: Run, batches: Batches, beam: int, form: dict[str, Any]) -> None:
+def generate(model: Any, run: Run, batches: list[Sentences], beam: int, form: dict[str, Any]) -> None:
     target = run.tokenizers.target
     with torch.no_grad():
         for batch in batches:
-            longest = max(map(len, batch)) + 1
-            rows = torch.full((len(batch), longest), target.pad)
-            for row, ids in zip(rows, batch):
-                row[: len(ids) + 1] = torch.tensor(run.ended(ids))
-            limit = int(run.config.decoding.max_lengths(torch.tensor(longest - 1)))
+            rows, limits = run.prepared(batch, run.config.decoding)
             rows = rows.to(run.device)
-            settings = {"num_beams": beam, "do_sample": False, "max_new_tokens": limit, **form}
+            settings = {"num_beams": beam, "do_sample": False, "max_new_tokens": int(limits.max()), **form}
             model.generate(input_ids=rows, attention_mask=(rows != target.pad).long(), **settings)
-
-
-# ---- depth and speculation
-
-
-def shallower(run: Run, sentences: list[list[int]], args: argparse.Namespace) -> dict[str, Any]:
-    """Greedy at batch 1 with every decoder depth: milliseconds a sentence and a word."""
-    some = batched(sentences[:: max(1, len(sentences) // 64)], 1)
-    encoder = max(run.model.encoder_depth.plans(run.key))
-    depths = [f"{encoder}-{decoder}" for decoder in sorted(run.model.decoder_depth.plans(run.key))]
-    words = {depth: sum(len(tokens) + 1 for tokens in decode(run, some, depth, beam=1)) for depth in depths}
-    works = {depth: lambda d=depth: decode(run, some, d, beam=1) for depth in depths}
-    times = interleaved(works, args.repetitions)
-    rows = {}
-    for depth in depths:
-        rows[depth] = {
-            "ms_a_sentence": 1000 * times[depth] / len(some),
-            "ms_a_word": 1000 * times[depth] / words[depth],
-        }
-        print(f"{depth}: {rows[depth]['ms_a_sentence']:.2f} ms a sentence, {rows[depth]['ms_a_word']:.3f} ms a word")
-    return rows
-
-
-def speculation(run: Run, sentences: list[list[int]], args: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for size in map(int, args.batches.split(",")):
-        batches = batched(sentences[:: max(1, len(sentences) // (64 * size))], size)
-        plain = decode(run, batches, beam=1)
-        works: dict[str, Callable[[], object]] = {"plain": lambda b=batches: decode(run, b, beam=1)}
-        different = {}
-        for draft in args.drafts.split(","):
-            layers, words = map(int, draft.split("x"))
-            settings = {"beam": 1, "speculate": True, "draft": layers, "draft_words": words}
-            works[draft] = lambda b=batches, s=settings: decode(run, b, **s)
-            different[draft] = sum(a != b for a, b in zip(plain, decode(run, batches, **settings)))
-        times = interleaved(works, args.repetitions)
-        gains = {draft: times["plain"] / times[draft] for draft in different}
-        rows.append({"batch": size, "sentences": len(plain), "seconds": times, "gains": gains, "different": different})
-        told = ", ".join(f"{draft} {gain:.2f} x ({different[draft]} differ)" for draft, gain in gains.items())
-        print(f"speculation, batch {size}, {len(plain)} sentences: {told}", flush=True)
-    return rows
 
 
 if __name__ == "__main__":

@@ -14,17 +14,17 @@ import json
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from random_model import never_end
 from training_speed import PAD, packed
 from windows import device_name, medians
 
-from anydepth.decoding.beam import beam_search
-from anydepth.decoding.decoder import Decoder
+from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.describe import describe_plan
 from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorConfig
 from anydepth.nn.bridge import LastStateConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.searching import Searcher
 from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
@@ -34,7 +34,7 @@ BOS, EOS = 1, 2
 MOST_OF_FLOPS = 0.9
 
 
-def main() -> None:
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--width", type=int, default=256)
@@ -48,20 +48,29 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=32, help="translated together")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    args = arguments()
     torch.manual_seed(0)
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # several models at once: none may fall back in silence
     device = pick_device("auto")
-    models = {
+    result = {"device": device_name(device), "torch": torch.__version__}
+    built = models(args, device)
+    result |= decoding(args, device, built) | training(args, device, built)
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def models(args: argparse.Namespace, device: torch.device) -> dict[str, Translator]:
+    """A plain one, a shallow and a deep one with multiscale collaboration."""
+    built = {
         f"plain {args.shallow}": build(args, args.shallow, LastStateConfig()),
         f"multiscale {args.shallow}": build(args, args.shallow, MultiscaleConfig()),
         f"multiscale {args.deep}": build(args, args.deep, MultiscaleConfig()),
     }
-    models = {name: model.to(device).eval() for name, model in models.items()}
-    result = {"device": device_name(device), "torch": torch.__version__}
-    result |= decoding(args, device, models) | training(args, device, models)
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    return {name: never_end(model, EOS).to(device).eval() for name, model in built.items()}
 
 
 def build(args: argparse.Namespace, layers: int, bridge: BridgeConfig) -> Translator:
@@ -95,30 +104,19 @@ def training(args: argparse.Namespace, device: torch.device, models: dict[str, T
 # ---- decoding
 
 
-class Endless:
-    """A decoder that never ends a sentence: every model translates as many words."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-
-    def step(self, tokens: Tensor) -> Tensor:
-        return self.decoder.step(tokens).index_fill(1, torch.tensor([EOS], device=tokens.device), -1e9)
-
-    def reorder(self, rows: Tensor) -> None:
-        self.decoder.reorder(rows)
-
-
 def decoding(args: argparse.Namespace, device: torch.device, models: dict[str, Translator]) -> dict[str, object]:
-    """Words a second."""
-    source = torch.randint(4, args.vocabulary, (args.sentences, args.length), device=device)
-    lengths = torch.full((args.sentences,), args.length, device=device)
+    """Words a second, by the path that `translate` takes: on a GPU, one that replays."""
+    source = torch.randint(4, args.vocabulary, (args.sentences, args.length))
+    lengths, settings = torch.full((args.sentences,), args.length), DecodingConfig(beam=args.beam)
+    searchers = {name: Searcher(model, Marks(BOS, EOS, PAD)) for name, model in models.items()}
 
-    def translate(model: Translator) -> None:
+    def translate(name: str) -> None:
         with torch.no_grad():
-            decoder = Endless(model.start(source, model.plan()))
-            beam_search(decoder, BOS, EOS, PAD, lengths, beam=args.beam)
+            searchers[name].search(source, lengths, models[name].plan(), "", settings, range(args.sentences))
 
-    works = {name: lambda model=model: translate(model) for name, model in models.items()}
+    for name in models:
+        translate(name)
+    works = {name: lambda name=name: translate(name) for name in models}
     spent = medians(device, works, args.windows)
     found = {name: args.sentences * args.length / seconds for name, seconds in spent.items()}
     plain, shallow, deep = models

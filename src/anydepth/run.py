@@ -1,5 +1,6 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -13,22 +14,18 @@ from torch import Tensor
 
 from anydepth.choosing.budget import Guide
 from anydepth.choosing.schedule import Choice, batches, schedule
-from anydepth.confident import ConfidentDecoder
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
-from anydepth.decoding.decoder import DecodingConfig, Hypothesis
-from anydepth.decoding.recorded import Marks, RecordedSearches
-from anydepth.decoding.search import decode
-from anydepth.decoding.speculative import speculate
-from anydepth.drafter import TranslatorDrafter, recordable
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
-from anydepth.plan import Plan, Plans
+from anydepth.plan import Plans
+from anydepth.searching import Searcher
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
 
-RECORD = False
-"""Off until tests/parity/test_recorded_search.py has passed on a GPU."""
 SCORE_TOKENS = 4_096
 """Target tokens scored together at most: each has a logit for every word."""
 ONE = {"n_best": 1}
@@ -146,16 +141,14 @@ class Run:
         self.config, self.model, self.tokenizers = config, model, tokenizers
         self.folder, self.weights, self.key = folder, weights, key
         self.guides: dict[tuple[str, int], Guide] = {}
+        self.searchers: dict[Precision, Searcher] = {}
 
     def in_language(self, language: str | None) -> "Run":
         """The same run, for one of its languages, such as en-de; None leaves it as it is."""
         key = self.key if language is None else find_language(self.config, language)
-        return Run(self.config, self.model, self.tokenizers, self.folder, self.weights, key)
-
-    @cached_property
-    def recorded(self) -> RecordedSearches:
-        """Searches kept as CUDA graphs."""
-        return RecordedSearches()
+        run = Run(self.config, self.model, self.tokenizers, self.folder, self.weights, key)
+        run.searchers = self.searchers
+        return run
 
     @cached_property
     def selector(self) -> "Selector":
@@ -298,58 +291,24 @@ class Run:
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
     ) -> list[list[Hypothesis]]:
         """One batch. `numbers` are the places of its sentences among all, for sampling."""
-        padded, max_lengths = self.prepared(sources, decoding)
-        if decoding.exit:
-            return decode(self.confident(padded, plans, key, decoding), *self.marks, max_lengths, decoding, numbers)
-        if decoding.speculate or (decoding.greedy and self.records(plans, key)):
-            return [[best] for best in self.by_rounds(padded, plans, key, max_lengths, decoding)]
-        return decode(self.translator.start(padded, plans, key), *self.marks, max_lengths, decoding, numbers)
+        searcher = self.searcher(decoding.precision)
+        return searcher.search(*self.prepared(sources, decoding), plans, key, decoding, numbers)
 
-    def by_rounds(
-        self, source: Tensor, plans: Plans, key: str, max_lengths: Tensor, decoding: DecodingConfig
-    ) -> list[Hypothesis]:
-        """Greedy search with words drafted, or none; recorded where that can be."""
-        drafts = decoding.draft_words if decoding.speculate else 0
-        draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
-        penalty = decoding.length_penalty
-
-        def drafter(room: int) -> TranslatorDrafter:
-            return TranslatorDrafter(self.translator, plans, draft, room, key)
-
-        if self.records(plans, key):
-            longest, what = self.translator.source.longest, (plans, draft, key)
-            return self.recorded.search(what, drafter, source, max_lengths, self.marks, drafts, penalty, longest)
-        opened = drafter(int(max_lengths.max()) + drafts + 1).open(source)
-        return speculate(opened, *self.marks, max_lengths, drafts, penalty).found
-
-    def records(self, plans: Plans, key: str) -> bool:
-        """Whether greedy searches are replayed as CUDA graphs."""
-        return RECORD and self.device.type == "cuda" and recordable(self.translator, plans, key)
+    def searcher(self, precision: Precision) -> Searcher:
+        """What searches with the model's weights in this precision."""
+        if precision not in self.searchers:
+            model = self.translator
+            if precision == "bfloat16":
+                model = copy.deepcopy(model).bfloat16()
+            target = self.tokenizers.target
+            self.searchers[precision] = Searcher(model, Marks(target.bos, target.eos, target.pad))
+        return self.searchers[precision]
 
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
-        """(B, S) padded sources and the (B,) most words that their translations may have, on the run's device."""
+        """(B, S) padded sources and the (B,) most words that their translations may have."""
         padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad)
         lengths = decoding.max_lengths(torch.tensor([len(ids) for ids in sources]))
-        return padded.to(self.device), lengths.clamp(max=self.config.model.max_positions).to(self.device)
-
-    @property
-    def marks(self) -> Marks:
-        """Of a target text."""
-        return Marks(self.tokenizers.target.bos, self.tokenizers.target.eos, self.tokenizers.target.pad)
-
-    def confident(self, padded: Tensor, plans: Plans, key: str, decoding: DecodingConfig) -> ConfidentDecoder:
-        """The decoder that may stop at a shallow exit."""
-        exit = self.shallower("exit", decoding.exit, plans, key)
-        return ConfidentDecoder(self.translator, padded, plans, exit, decoding.exit_margin, key)
-
-    def shallower(self, name: Literal["draft", "exit"], layers: int, plans: Plans, key: str) -> Plan:
-        """The decoder plan of so many layers, to draft for a deeper one or to stop at."""
-        known = self.model.decoder_depth.plans(key)
-        shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
-        if layers not in shallower:
-            some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
-            raise UserError(f"{name} {layers}: for {plans.name} this run can {name} {some}")
-        return known[layers]
+        return padded, lengths.clamp(max=self.config.model.max_positions)
 
     def guide(self, beam: int, key: str = "") -> Guide:
         """What is known about the depths, for a beam and a language."""

@@ -1,48 +1,82 @@
 """On a GPU: searches recorded as CUDA graphs against the same searches kernel by kernel."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from conftest import BOS, PAD, random_batch, talkative_translator
+from conftest import random_batch, talkative_translator
+from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
 
-from anydepth.decoding.greedy import greedy
-from anydepth.decoding.recorded import Marks, RecordedSearches
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
-from anydepth.drafter import TranslatorDrafter, recordable
-from anydepth.plan import Plan
+from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.reading import recordable
+from anydepth.searching import Searcher
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-END = 7
+DEPTHS = [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft"), ReZeroConfig()]
+PAIRS = [(depth, name) for depth in DEPTHS for name in SEARCHES if name != "speculation" or depth in DEPTHS[:3]]
 
 
-@pytest.mark.parametrize("drafts", [0, 3])
-@pytest.mark.parametrize(
-    "depth",
-    [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft"), ReZeroConfig()],
-    ids=lambda depth: depth.type,
-)
-def test_recorded_searches_find_what_greedy_search_finds(depth: DepthConfig, drafts: int) -> None:
+@pytest.mark.parametrize(("depth", "name"), PAIRS, ids=lambda one: one if isinstance(one, str) else one.type)
+def test_recorded_searches_find_what_others_find(depth: DepthConfig, name: str) -> None:
     model = talkative_translator(depth).cuda()
-    plans, searches = model.plan(), RecordedSearches()
-    assert recordable(model, plans, "")
-    draft = Plan(plans.decoder.layers[:1]) if drafts else Plan(())
-    seen = set()
-    for batch, longest in ((5, 12), (8, 9), (1, 3), (7, 15), (30, 40), (6, 11)):
-        source = random_batch([(n % longest + 1, 2) for n in range(batch)]).source.cuda()
-        limits = torch.tensor([3 + n % 11 for n in range(batch)], device="cuda")
+    assert recordable(model, model.plan(), "")
+    assert_replayed_searches_find_the_same(model, SEARCHES[name])
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_with_memories_and_contexts_of_each_layer(name: str) -> None:
+    assert_replayed_searches_find_the_same(talkative_translator(bridge=MultiscaleConfig()).cuda(), SEARCHES[name])
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_in_single_precision(name: str) -> None:
+    assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()).float().cuda(), SEARCHES[name])
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_beyond_the_places_that_a_step_looks_at_first_and_again(name: str) -> None:
+    model = talkative_translator(PrefixConfig()).cuda()
+    searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
+    for _ in range(3):  # steps are made, recorded, and from then on replayed
+        source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
         with torch.no_grad():
-            expected = greedy(model.start(source, plans), BOS, END, PAD, limits)
-            found = searches.search(
-                "x", lambda room: TranslatorDrafter(model, plans, draft, room), source, limits, Marks(BOS, END, PAD),
-                drafts, 1.0, 45,
-            )  # fmt: skip
-        assert [one.tokens for one in found] == [one.tokens for one in expected]
-        assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
-        seen |= {tuple(one.tokens) for one in found}
-    assert len(seen) > 20
-    assert len({token for tokens in seen for token in tokens}) > 5
-    assert len(searches.made) == 3
+            found = searcher.replay(source, limits, plans, "", SEARCHES[name])
+            expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
+        assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
+    (made,) = searcher.recorded.made.values()
+    assert list(made.steps) == [16, 32, 64, made.inner.room]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_bfloat16_finds_scores_close_to_those_of_single_precision(name: str) -> None:
+    model = talkative_translator(PrefixConfig()).float()
+    source, limits = random_batch([(n % 9 + 1, 2) for n in range(32)]).source, torch.full((32,), 12)
+    settings, plans = replace(SEARCHES[name], n_best=1), model.plan()
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        searcher = Searcher(model.to(dtype).cuda(), MARKS)
+        found[dtype] = [one for (one,) in searcher.replay(source, limits, plans, "", settings)]
+    single, half = found.values()
+    same = [(a.score, b.score) for a, b in zip(single, half) if a.tokens == b.tokens]
+    assert len(same) > 16
+    assert all(a == pytest.approx(b, abs=0.1) for a, b in same)
+
+
+def test_a_search_between_two_others_disturbs_neither() -> None:
+    """Graphs share their memory."""
+    model = talkative_translator(PrefixConfig()).cuda()
+    searcher, plans = Searcher(model, MARKS), model.plan()
+    expected: dict[object, list[list[int]]] = {}
+    for turn in range(3):
+        for name, settings in SEARCHES.items():
+            for batch in (3, 17):
+                source = random_batch([(n % 13 + 1, 2) for n in range(batch)]).source
+                found = searcher.replay(source, torch.full((batch,), 13), plans, "", settings)
+                tokens = [one.tokens for each in found for one in each]
+                assert expected.setdefault((name, batch), tokens) == tokens, (turn, name, batch)

@@ -1,18 +1,19 @@
-"""Searches of a fixed shape, one after the other in the same places. (That recorded rounds are those not recorded is
+"""Searches of a fixed shape, one after the other in the same places. (That recorded ones are those not recorded is
 tested on a GPU: tests/parity/test_recorded_search.py.)"""
+
+from dataclasses import replace
 
 import pytest
 import torch
-from conftest import BOS, PAD, random_batch, talkative_translator
+from conftest import random_batch, talkative_translator
+from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
 
-from anydepth.decoding.greedy import greedy
-from anydepth.decoding.recorded import MOST, Marks, RecordedSearches, Shape
+from anydepth.decoding.recorded import MOST, Shape
+from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
-from anydepth.drafter import TranslatorDrafter
-from anydepth.plan import Plan
-
-END = 7
-MARKS = Marks(BOS, END, PAD)
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.searching import Searcher
 
 
 def test_shapes_are_few_and_large_enough() -> None:
@@ -24,36 +25,40 @@ def test_shapes_are_few_and_large_enough() -> None:
         assert length <= shape.source == shape.words <= max(16, 1.5 * length)
 
 
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_searches_one_after_the_other_are_those_of_greedy_search(drafts: int) -> None:
-    model, searches = talkative_translator(PrefixConfig()), RecordedSearches()
-    plans = model.plan()
+@pytest.mark.parametrize("name", SEARCHES)
+def test_replayed_searches_find_what_others_find(name: str) -> None:
+    assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()), SEARCHES[name])
 
-    def make(room: int) -> TranslatorDrafter:
-        return TranslatorDrafter(model, plans, Plan((0,)), room)
 
-    said: set[int] = set()
-    for batch, longest in ((5, 12), (8, 9), (1, 3), (7, 15), (30, 40)):
-        source = random_batch([(n % longest + 1, 2) for n in range(batch)]).source
-        limits = torch.tensor([3 + n % 11 for n in range(batch)])
-        expected = greedy(model.start(source, plans), BOS, END, PAD, limits)
-        found = searches.search("prefix", make, source, limits, MARKS, drafts, 1.0, 45)
-        assert [one.tokens for one in found] == [one.tokens for one in expected]
-        assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-5)
-        said |= {token for one in found for token in one.tokens}
-    assert len(said) > 5
-    assert len(searches.made) == 3  # 8 rows of 16 words thrice, one row, and 32 of 48
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+@pytest.mark.parametrize("depth", [RecurrentConfig(depth=5), LatentConfig(inference="soft")], ids=lambda one: one.type)
+def test_with_steps_that_share_layers_and_with_gates(name: str, depth: RecurrentConfig | LatentConfig) -> None:
+    assert_replayed_searches_find_the_same(talkative_translator(depth), SEARCHES[name])
+
+
+def test_with_memories_and_contexts_of_each_layer() -> None:
+    assert_replayed_searches_find_the_same(talkative_translator(bridge=MultiscaleConfig()), SEARCHES["beam"])
+
+
+@pytest.mark.parametrize("name", ["greedy", "speculation", "beam"])
+def test_beyond_the_places_that_a_step_looks_at_first(name: str) -> None:
+    model = talkative_translator(PrefixConfig())
+    searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
+    source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
+    found = searcher.replay(source, limits, plans, "", SEARCHES[name])
+    expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
+    assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
+    assert max(len(one.tokens) for (one,) in found) > 33
+    (made,) = searcher.recorded.made.values()
+    assert list(made.steps) == [16, 32, 64, made.inner.room]
 
 
 def test_the_shape_not_used_for_longest_makes_room() -> None:
-    model, searches = talkative_translator(PrefixConfig()), RecordedSearches()
-    source, limits = random_batch([(3, 2)]).source, torch.tensor([1])
-
-    def make(room: int) -> TranslatorDrafter:
-        return TranslatorDrafter(model, model.plan(), Plan((0,)), room)
-
+    model = talkative_translator(PrefixConfig())
+    searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([1])
     for number in range(MOST + 3):
-        for key in (number, 0):
-            searches.search(key, make, source, limits, MARKS, 0, 1.0, 45)
-    assert len(searches.made) == MOST
-    assert {key for key, *_ in searches.made} == {0, *range(MOST + 3 - (MOST - 1), MOST + 3)}
+        for penalty in (number, 0):
+            searcher.replay(source, limits, model.plan(), "", replace(SEARCHES["greedy"], length_penalty=penalty))
+    made = searcher.recorded.made
+    assert len(made) == MOST
+    assert {key[-1] for key, _ in made} == {0, *range(MOST + 3 - (MOST - 1), MOST + 3)}

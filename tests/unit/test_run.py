@@ -68,6 +68,17 @@ def test_batch_mates_do_not_matter(run: Run, settings: dict) -> None:
     assert run.translate(TEXTS, "2-1", batch=1, **settings) == run.translate(TEXTS, "2-1", batch=3, **settings)
 
 
+def test_precision_changes_little_and_the_weights_not_at_all(run: Run) -> None:
+    before = run.model.output.weight.clone()
+    exact, rounded = (run.translations(TEXTS, beam=1, precision=name) for name in ("float32", "bfloat16"))
+    same = [(a.score, b.score) for (a,), (b,) in zip(exact, rounded) if a.text and a.tokens == b.tokens]
+    assert len(same) >= 3
+    assert all(a != b and a == pytest.approx(b, abs=0.1) for a, b in same)
+    assert torch.equal(run.model.output.weight, before)
+    assert run.searcher("bfloat16").model.output.weight.dtype == torch.bfloat16
+    assert run.in_language(None).searcher("bfloat16") is run.searcher("bfloat16")
+
+
 def test_depths_differ_and_the_deepest_is_the_default(run: Run) -> None:
     assert run.translate(TEXTS, "2-2") == run.translate(TEXTS)
     assert run.translate(TEXTS, "1-1") != run.translate(TEXTS)

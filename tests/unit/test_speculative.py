@@ -126,6 +126,7 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         (["--speculate", "--draft", 2], "draft 2: for 2-2 this run can draft at 1 decoder layers"),
         (["--speculate", "--depth", "2-1"], "draft 1: for 2-1 this run can draft at no shallower depth"),
         (["--speculate", "--engine", "ctranslate2"], "--speculate: not with --engine ctranslate2"),
+        (["--precision", "bfloat16", "--engine", "ctranslate2"], "--precision: not with --engine ctranslate2"),
     ):
         code, _, error = cli("translate", GOLDEN, text, *wrong)
         assert code == 2

@@ -118,11 +118,11 @@ def decode(run: "Run", texts: Sequence[str], depth: str | None, exit: int, margi
     settings = replace(settings, exit=exit, exit_margin=margin)
     sources, plans = run.sources(texts, run.key), run.plan(depth)
     run.check_lengths(sources, "line")
-    outputs, words, layers = [""] * len(texts), 0, 0.0
+    outputs, words, layers, searcher = [""] * len(texts), 0, 0.0, run.searcher(settings.precision)
     for places in batches([len(ids) for ids in sources], settings.batch, SEARCH_TOKENS):
         padded, max_lengths = run.prepared([sources[place] for place in places], settings)
-        decoder = run.confident(padded, plans, run.key, settings)
-        for place, found in zip(places, search(decoder, *run.marks, max_lengths, settings)):
+        decoder = searcher.confident(padded.to(run.device), plans, run.key, settings)
+        for place, found in zip(places, search(decoder, *searcher.marks, max_lengths.to(run.device), settings)):
             outputs[place] = run.read(found, plans.name)[0].text
         words += int(decoder.words)
         layers += decoder.mean_layers * int(decoder.words)

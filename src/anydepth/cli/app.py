@@ -29,6 +29,10 @@ RunSettings = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU where there is one.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
 Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
+Precision = Annotated[
+    Literal["float32", "bfloat16"] | None,
+    typer.Option(help="Number type that words are computed in: bfloat16 is faster on a GPU. Default: the recipe's."),
+]
 Language = Annotated[
     str | None,
     typer.Option(metavar="en-de", help="Language pair, of a run with several: a key of its training corpora."),

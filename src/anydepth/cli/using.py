@@ -8,7 +8,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Language, Output, RunFolder, RunSettings, TextFile, app
+from anydepth.cli.app import (
+    Batch,
+    Beam,
+    Depth,
+    Device,
+    Engine,
+    Language,
+    Output,
+    Precision,
+    RunFolder,
+    RunSettings,
+    TextFile,
+    app,
+)
 from anydepth.errors import UserError
 from anydepth.progress import progress_bar
 from anydepth.texts import read_texts
@@ -62,6 +75,7 @@ def translate(
     exit_margin: Annotated[
         float | None, typer.Option(help="How sure, from 0 to 1. Default: what `anydepth confidence` found.")
     ] = None,
+    precision: Precision = None,
     language: Language = None,
     engine: Engine = "native",
     settings: RunSettings = None,
@@ -81,12 +95,12 @@ def translate(
         raise UserError("--exit-margin is for early exits: give --exit as well")
     if exit is not None and (depth == "auto" or budget_ms is not None):
         raise UserError("--exit: how sure it must be depends on the depth; give that, without --budget-ms")
-    for name, given in {"speculate": speculate, "exit": exit is not None}.items():
+    for name, given in {"speculate": speculate, "exit": exit is not None, "precision": precision is not None}.items():
         if given and engine != "native":
             raise UserError(f"--{name}: not with --engine {engine}")
-        beam = 1 if given and beam is None else beam
+    beam = 1 if beam is None and (speculate or exit is not None) else beam
     loaded = load_for(engine, run, device, settings or (), language)
-    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "sample": sample, **sampling}
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
     decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
     decoding["n_best"] = 1 if n_best is None else n_best
@@ -113,6 +127,7 @@ def summarize(
         int | None, typer.Option(help="Tokens of a summary, at least. Default: the recipe's.")
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a summary, at most. Default: the recipe's.")] = None,
+    precision: Precision = None,
     language: Language = None,
     settings: RunSettings = None,
     device: Device = "auto",
@@ -124,6 +139,7 @@ def summarize(
     check_output(output)
     loaded = load(run, device, settings=settings or ()).in_language(language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "min_length": min_length, "max_length": max_length}
+    decoding["precision"] = precision
     decoding["n_best"] = 1 if n_best is None else n_best
     texts = print_outputs(partial(loaded.summaries, depth=depth, **decoding), file, n_best, output, "summarizing")
     say_how_many_were_cut(loaded, texts)

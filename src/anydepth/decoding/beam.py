@@ -5,7 +5,7 @@ Hypotheses that end leave the beam for a second list of K places. A sentence is 
   - no growing one can still get among the n best that ended (exactly: see `attainable`), or
   - it has reached its maximal length; what is then still growing is cut, and ranks after all that ended.
 So a beam wide enough to hold every hypothesis finds what a search through all of them finds, and a beam of
-one is greedy search. Sentences that are done leave the batch.
+one is greedy search. Sentences that are done leave the batch. (decoding/in_place.py has the search in which they stay.)
 """
 
 from typing import NamedTuple
@@ -67,19 +67,8 @@ def beam_search(
     for length in range(1, max(limits) + 1):
         log_probabilities = next_log_probabilities(logits, bos, eos, pad)
         log_probabilities = rules.apply(log_probabilities, growing.tokens[:, :, : length - 1].flatten(0, 1), eos)
-        candidates, parents = extend(growing, log_probabilities, length, length_penalty)
-        is_eos = candidates.tokens[:, :, length - 1] == eos
-        ended = merge(ended, those_that_end(candidates, is_eos))
-        growing, parents = those_that_grow(candidates, parents, is_eos)
-        if length in limits:
-            ended = append(ended, empty_where(max_lengths > length, growing))
-
-        done = (
-            (max_lengths <= length)
-            | (ended.scores[:, -1] > -torch.inf)
-            | (attainable(growing, max_lengths, length_penalty) <= ended.scores[:, n_best - 1])
-        )
-        growing = empty_where(done, growing)
+        goal = Goal(max_lengths, n_best, length_penalty, eos)
+        growing, ended, parents, done = advance(growing, ended, log_probabilities, length, goal, length in limits)
         rows = torch.arange(len(done), device=device)[:, None] * beam + parents
         if length in limits or length % steps_between_checks(device) == 0:
             leave, stay = done.nonzero().squeeze(1), (~done).nonzero().squeeze(1)
@@ -90,9 +79,70 @@ def beam_search(
             if len(sentences) == 0:
                 break
         decoder.reorder(rows.flatten())
-        last = growing.tokens[:, :, length - 1].where(growing.scores > -torch.inf, pad)
-        logits = decoder.step(last.flatten())
+        logits = decoder.step(last_words(growing, length, pad).flatten())
     return found
+
+
+class Goal(NamedTuple):
+    """What is searched for."""
+
+    max_lengths: Tensor
+    """(B,)"""
+    n_best: int
+    length_penalty: float
+    eos: int
+
+
+class Advance(NamedTuple):
+    """After one more word."""
+
+    growing: Hypotheses
+    ended: Hypotheses
+    parents: Tensor
+    """(B, K) the places of what the growing ones continue."""
+    done: Tensor
+    """(B,) the sentences that need no further word."""
+
+
+def advance(
+    growing: Hypotheses,
+    ended: Hypotheses,
+    log_probabilities: Tensor,
+    length: int | Tensor,
+    goal: Goal,
+    some_are_cut: bool = True,
+    settled: Tensor | None = None,
+) -> Advance:
+    """Lengthens hypotheses to `length` words, a number or a (1,) tensor that nobody reads on the host.
+
+    `log_probabilities` (B * K, V) are those of the next word. Unless `some_are_cut`, no sentence has
+    its maximal length. Sentences that are `settled`, (B,), were done before.
+    """
+    max_lengths, n_best, penalty, eos = goal
+    candidates, parents = extend(growing, log_probabilities, length, penalty)
+    is_eos = words_at(candidates, length) == eos
+    ended = merge(ended, those_that_end(candidates, is_eos), settled)
+    growing, parents = those_that_grow(candidates, parents, is_eos)
+    if some_are_cut:
+        ended = append(ended, empty_where(max_lengths > length, growing))
+    done = (
+        (max_lengths <= length)
+        | (ended.scores[:, -1] > -torch.inf)
+        | (attainable(growing, max_lengths, penalty) <= ended.scores[:, n_best - 1])
+    )
+    return Advance(empty_where(done, growing), ended, parents, done)
+
+
+def words_at(hypotheses: Hypotheses, length: int | Tensor) -> Tensor:
+    """(B, K) the word that made them so long."""
+    if isinstance(length, int):
+        return hypotheses.tokens[:, :, length - 1]
+    return hypotheses.tokens.index_select(2, length - 1).squeeze(2)
+
+
+def last_words(growing: Hypotheses, length: int | Tensor, pad: int) -> Tensor:
+    """(B, K) what the decoder reads next; padding in empty places."""
+    return words_at(growing, length).where(growing.scores > -torch.inf, pad)
 
 
 def empty_beginnings(
@@ -108,7 +158,7 @@ def empty_beginnings(
 
 
 def extend(
-    growing: Hypotheses, log_probabilities: Tensor, length: int, length_penalty: float
+    growing: Hypotheses, log_probabilities: Tensor, length: int | Tensor, length_penalty: float
 ) -> tuple[Hypotheses, Tensor]:
     """The 2K best continuations by one word, best first, and the places (B, 2K) that they continue.
 
@@ -120,9 +170,13 @@ def extend(
     best = totals.view(batch, beam * words).topk(2 * beam, dim=1)
     parents = best.indices // words
     tokens = growing.tokens.gather(1, parents[:, :, None].expand(-1, -1, growing.tokens.shape[-1]))
-    tokens[:, :, length - 1] = best.indices % words
+    chosen = best.indices % words
+    if isinstance(length, int):
+        tokens[:, :, length - 1] = chosen
+    else:
+        tokens.index_copy_(2, length - 1, chosen[:, :, None])
     scores = normalise(best.values, length, length_penalty)
-    return Hypotheses(tokens, torch.full_like(parents, length), best.values, scores), parents
+    return Hypotheses(tokens, torch.zeros_like(parents) + length, best.values, scores), parents
 
 
 def those_that_end(candidates: Hypotheses, is_eos: Tensor) -> Hypotheses:
@@ -137,10 +191,13 @@ def those_that_grow(candidates: Hypotheses, parents: Tensor, is_eos: Tensor) -> 
     return pick(candidates, places), parents.gather(1, places)
 
 
-def merge(ended: Hypotheses, others: Hypotheses) -> Hypotheses:
-    """The K best of both by score."""
+def merge(ended: Hypotheses, others: Hypotheses, settled: Tensor | None = None) -> Hypotheses:
+    """The K best of both by score; where a sentence is settled, (B,), the K that it has."""
     both = _beside(ended, others)
-    return pick(both, _lowest(-both.scores, ended.scores.shape[1]))
+    keys = -both.scores
+    if settled is not None:  # what was cut stands behind all that ended, whatever its score
+        keys = keys.masked_fill(settled[:, None], 0.0)
+    return pick(both, _lowest(keys, ended.scores.shape[1]))
 
 
 def append(ended: Hypotheses, others: Hypotheses) -> Hypotheses:

@@ -5,7 +5,7 @@ V words.
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,14 @@ class Decoder(Protocol):
         ...
 
 
+class Marks(NamedTuple):
+    """Of a target text."""
+
+    bos: int
+    eos: int
+    pad: int
+
+
 class Hypothesis(NamedTuple):
     """One output. Its length, wherever one is needed, counts the tokens scored: eos too, if it came."""
 
@@ -41,6 +49,9 @@ class Hypothesis(NamedTuple):
     score: float
     """log_probability / length ** length_penalty."""
     log_probability: float
+
+
+Precision = Literal["float32", "bfloat16"]
 
 
 @config
@@ -62,6 +73,9 @@ class DecodingConfig:
     """Tokens of an output at least."""
     block_ngrams: int = 0
     """No n-gram of so many tokens may occur twice in an output: 3 for summaries (Paulus et al. 2018); 0 allows all."""
+    precision: Precision = "float32"
+    """Number type of weights and states in searching; scores are summed in float32 all the same. With `bfloat16` some
+    words come out differently, faster on a GPU."""
     batch: int = 64
     """Sentences decoded together. Changes speed and memory, not the translations."""
     n_best: int = 1
@@ -112,9 +126,9 @@ class DecodingConfig:
             _require(self.n_best <= self.beam, "n_best", f"at most beam ({self.beam})", self.n_best)
 
     @property
-    def greedy(self) -> bool:
-        """Whether nothing but the best word counts at every step."""
-        return self.beam == 1 and not (self.sample or self.block_ngrams or self.min_length)
+    def plain(self) -> bool:
+        """Whether nothing but the model's probabilities counts."""
+        return not (self.sample or self.block_ngrams or self.min_length or self.exit)
 
     def max_lengths(self, source_lengths: Tensor) -> Tensor:
         """The most tokens each translation may have, from the tokens of its source."""
@@ -140,10 +154,18 @@ def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tens
     The rest is not scaled up to make good for them, so that scores stay those of the model. (Some models
     start from their eos: that one may be generated.)
     """
-    log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    return forbid_marks(torch.log_softmax(logits, dim=-1, dtype=torch.float32), bos, eos, pad)
+
+
+def forbid_marks(words: Tensor, bos: int, eos: int, pad: int) -> Tensor:
+    """(R, V), in place: -inf for bos and pad."""
+    first, last = min(bos, pad), max(bos, pad)
+    if last == first + 1 and eos != bos:
+        words[:, first : last + 1] = -torch.inf  # one kernel instead of two
+        return words
     for token in {bos, pad} - {eos}:
-        log_probabilities[:, token] = -torch.inf
-    return log_probabilities
+        words[:, token] = -torch.inf
+    return words
 
 
 def normalise(log_probabilities: Tensor, lengths: Tensor | int, length_penalty: float) -> Tensor:

@@ -1,29 +1,29 @@
-"""Greedy search and speculation on a GPU as two CUDA graphs: one reads the sources, one plays a round.
+"""Searches on a GPU as CUDA graphs: one reads the sources, one for each range of places makes a step.
 
 Launched kernel by kernel, a decoder step at batch 1 takes the CPU five times as long to ask for as the GPU to compute.
-Recorded, it is one launch. A graph has fixed shapes, so that batches are padded to the next of a few; and fixed places,
-so that a search copies its sources in and its words out. On a CPU the same code runs without being recorded, which is
-how it is tested.
+Recorded, it is one launch. A graph has fixed shapes, so that batches are padded to the next of a few, and looks at a
+fixed number of earlier words, so that there is one for up to 16, one for up to 32 and so on; and fixed places, so that
+a search copies its sources in and its words out. On a CPU the same code runs without being recorded, which is how it is
+tested.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anydepth.decoding.decoder import Hypothesis
-from anydepth.decoding.speculative import Drafter, Outcome, Rows, play_round, read
+from anydepth.decoding.decoder import Hypothesis, Marks
+from anydepth.decoding.in_place import Search
 
 MOST = 64
 """Shapes kept recorded at a time; the one not used for longest makes room."""
-
-
-class Opener(Drafter, Protocol):
-    """A drafter that can be given other sources of the same shape."""
-
-    def open(self, source: Tensor) -> object: ...
+MOST_OF_MEMORY = 0.25
+"""And as much of a GPU's memory as they may take together."""
+FEWEST = 16
+"""Places that a step looks at, at least."""
 
 
 class Shape(NamedTuple):
@@ -48,102 +48,128 @@ def rounded(size: int) -> int:
     return power * 3 // 4 if power > 16 and size <= power * 3 // 4 else power
 
 
-class Marks(NamedTuple):
-    bos: int
-    eos: int
-    pad: int
-
-
 class RecordedSearch:
     """Searches of one shape."""
 
-    def __init__(self, drafter: Opener, shape: Shape, marks: Marks, drafts: int, device: torch.device) -> None:
-        self.shape, self.marks, self.drafts = shape, marks, drafts
-        self.source = torch.full((shape.rows, shape.source), marks.pad, device=device)
-        self.source[:, 0] = marks.eos  # a row of padding alone would have nothing to attend to
-        limits = torch.full((shape.rows,), shape.words, device=device)
-        self.rows = Rows.new(limits, shape.words, drafts, marks.bos, marks.pad)
-        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self.any_running = torch.ones((), dtype=torch.bool, device=device)
-        self.open = self.record(lambda: drafter.open(self.source))
-        self.round = self.record(lambda: self.play(drafter))
+    def __init__(self, search: Search, shape: Shape, marks: Marks, recorder: "Recorder | None") -> None:
+        self.inner, self.shape, self.marks, self.recorder = search, shape, marks, recorder
+        device = search.asked.device
+        self.source = torch.zeros(shape.rows, shape.source, dtype=torch.long, device=device)
+        self.steps: dict[int, Callable[[], object]] = {}
+        self.opening: Callable[[], object] | None = None
+        self.answers = [torch.empty_like(search.asked, device="cpu") for _ in range(2)]
+        self.bytes = 0
+        if recorder:
+            self.answers = [answer.pin_memory() for answer in self.answers]
+            self.answered = [torch.cuda.Event(), torch.cuda.Event()]
 
-    def play(self, drafter: Drafter) -> None:
-        play_round(drafter, self.rows, *self.marks, self.drafts)
-        self.any_running.copy_(self.rows.running.any())
+    def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
+        """(B, S) padded sources, at most of this shape, and (B,) words allowed, at least 1; on the host."""
+        padded = torch.full(self.source.shape, self.marks.pad)
+        padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
+        padded[: len(source), : source.shape[1]] = source
+        limits = torch.zeros(self.shape.rows, dtype=torch.long)
+        limits[: len(source)] = max_lengths
+        self.source.copy_(padded)
+        self.inner.begin(limits)
+        self.open()
+        self.play(int(max_lengths.max()))
+        return self.inner.read()
+
+    def open(self) -> None:
+        if self.opening is None:
+            self.opening = self.record(lambda: self.inner.open(self.source))
+        self.opening()  # also after recording, which leaves the results in other places, still to be computed
+
+    def play(self, steps: int) -> None:
+        """At most so many."""
+        for number in range(steps):
+            self.advance(self.looked_at(number))
+            if self.recorder is None:
+                if self.inner.over(self.inner.asked):
+                    return
+                continue
+            # the host asks how step n went while step n + 1 runs: the GPU never waits for it
+            self.answers[number % 2].copy_(self.inner.asked, non_blocking=True)
+            self.answered[number % 2].record()
+            if number:
+                self.answered[1 - number % 2].synchronize()
+                if self.inner.over(self.answers[1 - number % 2]):
+                    return
+
+    def looked_at(self, number: int) -> int:
+        return min(self.inner.room, max(FEWEST, power_of_two(self.inner.reach(number))))
+
+    def advance(self, used: int) -> None:
+        if used in self.steps:
+            self.steps[used]()
+        else:  # the first time is done, and then recorded for the next
+            self.steps[used] = self.record(lambda: self.inner.advance(used))
 
     def record(self, work: Callable[[], object]) -> Callable[[], object]:
-        if self.pool is None:
-            return work
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
-                work()
-        torch.cuda.current_stream().wait_stream(stream)
+        """Does the work, and gives what does it again."""
+        if self.recorder:
+            return self.recorder.record(work)
+        work()
+        return work
+
+
+class Recorder:
+    """Makes CUDA graphs that share their memory: one search is over before another begins."""
+
+    def __init__(self) -> None:
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def record(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Does the work, and gives what does it again."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            work()
+        # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
+            torch.cuda.current_stream().wait_stream(self.stream)
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # others may use the GPU
+                work()
         return graph.replay
-
-    def search(self, source: Tensor, max_lengths: Tensor, length_penalty: float) -> Outcome:
-        """(B, S) padded sources, at most of this shape."""
-        batch, marks = len(source), self.marks
-        self.source.fill_(marks.pad)
-        self.source[:, 0] = marks.eos
-        self.source[:batch, : source.shape[1]] = source
-        limits = torch.zeros_like(self.rows.limits)  # rows beyond the batch are done before they begin
-        limits[:batch] = max_lengths
-        self.rows.become(Rows.new(limits, self.shape.words, self.drafts, marks.bos, marks.pad))
-        self.open()
-        self.play_to_the_end()
-        used = self.rows.take(torch.arange(batch, device=source.device))
-        found = read(used, marks.eos, length_penalty)
-        return Outcome([found[row] for row in range(batch)], int(used.rounds.sum()), int(used.lengths.sum()))
-
-    def play_to_the_end(self) -> None:
-        if self.pool is None:
-            while self.rows.running.any():
-                self.round()
-            return
-        # the host asks how round n went while round n + 1 runs: the GPU never waits for it
-        answers = torch.ones(2, dtype=torch.bool).pin_memory()
-        asked = [torch.cuda.Event(), torch.cuda.Event()]
-        for number in range(self.shape.words + 1):
-            self.round()
-            answers[number % 2].copy_(self.any_running, non_blocking=True)
-            asked[number % 2].record()
-            if number:
-                asked[1 - number % 2].synchronize()
-                if not answers[1 - number % 2]:
-                    return
 
 
 class RecordedSearches:
     """By what is searched with and by shape, made at first sight."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
+        self.device = device
+        self.recorder = Recorder() if device.type == "cuda" else None
 
+    @torch.no_grad()
     def search(
         self,
         key: object,
-        drafter: Callable[[int], Opener],
+        make: Callable[[Shape], Search],
         source: Tensor,
         max_lengths: Tensor,
         marks: Marks,
-        drafts: int,
-        length_penalty: float,
         longest: int,
-    ) -> list[Hypothesis]:
-        """`key` tells what `drafter` makes, given the room that its rows need; no source is longer than `longest`."""
+    ) -> list[list[Hypothesis]]:
+        """`key` tells what `make` makes; no source is longer than `longest`. Sources and lengths are on the host."""
         shape = Shape.of(len(source), source.shape[1], int(max_lengths.max()))
         shape = shape._replace(source=min(shape.source, longest))
-        found = self.made.get((key, shape, drafts))
-        if found is None:
-            room = shape.words + drafts + 1
-            found = self.made[key, shape, drafts] = RecordedSearch(drafter(room), shape, marks, drafts, source.device)
-            while len(self.made) > MOST:
-                self.made.popitem(last=False)
-        self.made.move_to_end((key, shape, drafts))
-        return found.search(source, max_lengths, length_penalty).found
+        if (key, shape) in self.made:
+            self.made.move_to_end((key, shape))
+            return self.made[key, shape].search(source, max_lengths)
+        while self.made and (len(self.made) >= MOST or self.memory_is_full()):
+            self.made.popitem(last=False)
+        before = self.allocated()
+        made = self.made[key, shape] = RecordedSearch(make(shape), shape, marks, self.recorder)
+        found = made.search(source, max_lengths)
+        made.bytes = self.allocated() - before
+        return found
+
+    def allocated(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self.recorder else 0
+
+    def memory_is_full(self) -> bool:
+        """Whether what is kept takes its share of the GPU's."""
+        taken = sum(each.bytes for each in self.made.values())
+        return bool(self.recorder) and taken > MOST_OF_MEMORY * torch.cuda.mem_get_info(self.device)[1]

@@ -12,7 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import Hypothesis, hypothesis, next_log_probabilities, normalise, steps_between_checks
+from anydepth.decoding.decoder import (
+    Hypothesis,
+    forbid_marks,
+    hypothesis,
+    next_log_probabilities,
+    normalise,
+    steps_between_checks,
+)
 
 
 class Drafter(Protocol):
@@ -114,23 +121,22 @@ def speculate(
 
 def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, drafts: int) -> None:
     """Drafts words, judges them, and lengthens the rows by those kept and one more."""
-    places = rows.lengths[:, None] + torch.arange(drafts + 1, device=rows.lengths.device)
+    order = torch.arange(drafts + 1, device=rows.lengths.device)
+    places = rows.lengths[:, None] + order
     words, states = [rows.last[:, None]], []
     for k in range(drafts + 1):
         states.append(decoder.read(words[k], places[:, k : k + 1]))
         if k < drafts:
-            words.append(next_log_probabilities(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
+            words.append(forbid_marks(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
     drafted = torch.cat(words, dim=1)
     logits = decoder.judge(drafted, states, places)
     log_probabilities = next_log_probabilities(logits.flatten(0, 1), bos, eos, pad).view(logits.shape)
     gains, chosen = log_probabilities.max(dim=-1)
 
-    agreed = (drafted[:, 1:] == chosen[:, :-1]).long().cumprod(dim=1).sum(dim=1)
-    ends = (chosen == eos).long().cumsum(dim=1)
-    before_end = (ends - (chosen == eos).long() == 0).long().sum(dim=1)  # words up to the first end mark, with it
-    kept = torch.minimum(torch.minimum(agreed + 1, before_end), rows.limits - rows.lengths).where(rows.running, 0)
+    # a word is kept if those before it were drafted as chosen, and none was the end mark; the first always is
+    goes_on = (drafted[:, 1:] == chosen[:, :-1]) & (chosen[:, :-1] != eos)
+    kept = torch.minimum(goes_on.cumprod(dim=1).sum(dim=1) + 1, rows.limits - rows.lengths).where(rows.running, 0)
 
-    order = torch.arange(drafts + 1, device=kept.device)
     rows.tokens.scatter_(1, places.where(rows.running[:, None], rows.tokens.shape[1] - 1), chosen)
     rows.log_probabilities += gains.masked_fill(order >= kept[:, None], 0.0).sum(dim=1)
     rows.rounds += rows.running

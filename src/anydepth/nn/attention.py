@@ -19,8 +19,8 @@ MOSTLY_SHORT = 512
 
 
 class Padded(NamedTuple):
-    """Keys that may be seen: a (B, 1, 1, S) mask, True where there is a word, (B, 1, T, S) where queries differ; None
-    means all."""
+    """Keys that may be seen: a (B, 1, 1, S) mask, True where there is a word, (B, 1, T, S) where queries differ; or the
+    same as scores (`as_scores`). None means all."""
 
     keys: Tensor | None
 

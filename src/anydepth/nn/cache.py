@@ -1,12 +1,13 @@
 """What a decoder remembers between words: one slot per plan step, never per layer (recurrent plans visit a layer
 several times, each time with other keys and values).
 
-`Cache` grows with the longest hypothesis: all rows are at the same word. In a `FixedCache` every row is at a word of
-its own, and nothing ever moves: rows can take words back, and a step is the same computation whatever its position,
-which is what CUDA graphs replay.
+`Cache` grows with the longest hypothesis: all rows are at the same word. In the two others nothing ever moves, and a
+step is the same computation whatever its position, which is what CUDA graphs replay. In a `FixedCache` every row is at
+a word of its own, and can take words back. A `BeamCache` holds the hypotheses of a beam side by side.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 GROWTH = 64
@@ -74,6 +75,12 @@ class Cache:
             slot.reorder(rows, sentences_change)
 
 
+def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds for keys that are seen, 0, and for others, -inf. (A mask of truth values means the same, and
+    is turned into this one for every attention anew.)"""
+    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
 class FixedSlot:
     """As `Slot`, (R, T, H, d) from the beginning; words are written where the cache says they stand."""
 
@@ -101,24 +108,23 @@ class FixedCache:
     positions: Tensor
     """(R, q) where the words of this pass stand."""
     seen: Tensor
-    """(R, 1, q, used) which words each of them sees: those not after it."""
+    """(R, 1, q, used) which words each of them sees, as scores: those not after it."""
     used: int
     """Places that may hold a word."""
 
-    def __init__(self, steps: int, room: int) -> None:
-        self.room = room
+    def __init__(self, steps: int, room: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.room = 8 * -(-room // 8)  # so that attention can read rows of `earlier` as they stand
         self.slots = [FixedSlot(self) for _ in range(steps)]
-        self.places: Tensor | None = None
+        places = torch.arange(self.room, device=device)
+        self.earlier = as_scores(places <= places[:, None], dtype)
+        self.rows = places[:0, None]
 
-    def stand_at(self, positions: Tensor) -> None:
-        """Where the words of the next pass stand, (R, q)."""
-        if self.places is None or len(self.rows) != len(positions):
-            self.places = torch.arange(self.room, device=positions.device)
+    def stand_at(self, positions: Tensor, used: int) -> None:
+        """Where the words of the next pass stand, (R, q), all below `used`."""
+        if len(self.rows) != len(positions):
             self.rows = torch.arange(len(positions), device=positions.device)[:, None]
-        self.positions = positions
-        # the host knows how far a CPU has got; to ask a GPU would make it wait
-        self.used = self.room if positions.is_cuda else int(positions.max()) + 1
-        self.seen = (self.places[: self.used] <= positions[:, :, None])[:, None]
+        self.positions, self.used = positions, used
+        self.seen = F.embedding(positions, self.earlier)[:, None, :, :used]
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on with what row rows[i] was; there may be fewer."""
@@ -129,5 +135,66 @@ class FixedCache:
             slot.context.reorder(rows)
 
 
-AnySlot = Slot | FixedSlot
-AnyCache = Cache | FixedCache
+class BeamSlot:
+    """Keys and values (B, T, K, H, d) of the words that stood in each of K places of a beam."""
+
+    def __init__(self, cache: "BeamCache") -> None:
+        self.cache = cache
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.memory, self.context = Held(), Held()
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Those of K hypotheses, (B, K, H, d), which look like K words of a sentence; and all that any of them sees."""
+        cache = self.cache
+        if self.keys is None or self.values is None:
+            shape = (len(key), cache.room, *key.shape[1:])
+            self.keys, self.values = key.new_zeros(shape), value.new_zeros(shape)
+        self.keys.index_copy_(1, cache.at, key[:, None])
+        self.values.index_copy_(1, cache.at, value[:, None])
+        return self.keys[:, : cache.used].flatten(1, 2), self.values[:, : cache.used].flatten(1, 2), cache.mask
+
+
+class BeamCache:
+    """Slots for K hypotheses of each of B sentences, all at the same word.
+
+    When hypotheses change places, keys and values stay where they are: only the table of who sees what is reordered.
+    All K attend to the words of all K, and see their own: that reads less than copying the caches would. What K
+    hypotheses need of their source is there once, because they are K queries of one sentence.
+    """
+
+    def __init__(
+        self, steps: int, sentences: int, beam: int, room: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.room = self.used = room
+        self.slots = [BeamSlot(self) for _ in range(steps)]
+        self.at = torch.zeros(1, dtype=torch.long, device=device)
+        """(1,) where the words of this step stand."""
+        # (B, K, T, K) whether hypothesis k sees the word at t in place j, as scores; one row for all where K is 1
+        self.seen = torch.full((sentences if beam > 1 else 1, beam, room, beam), -torch.inf, dtype=dtype, device=device)
+        itself = as_scores(torch.eye(beam, dtype=torch.bool, device=device), dtype)
+        self.itself = itself[None, :, None].expand(len(self.seen), -1, -1, -1)
+
+    def forget(self) -> None:
+        """Back to the first word."""
+        self.at.zero_()
+        self.seen.fill_(-torch.inf)
+
+    def stand(self, used: int) -> None:
+        """Before a step, at most the `used`-th: every hypothesis sees the word it reads."""
+        self.used = used
+        self.seen.index_copy_(2, self.at, self.itself)
+
+    @property
+    def mask(self) -> Tensor:
+        """(B or 1, 1, K, used · K)"""
+        return self.seen[:, :, : self.used].flatten(2)[:, None]
+
+    def follow(self, parents: Tensor) -> None:
+        """After a step: hypothesis k, (B, K), goes on with what hypothesis parents[k] was."""
+        seen = self.seen[:, :, : self.used]
+        seen.copy_(seen.gather(1, parents[:, :, None, None].expand_as(seen)))
+
+
+AnySlot = Slot | FixedSlot | BeamSlot
+AnyCache = Cache | FixedCache | BeamCache

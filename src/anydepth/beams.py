@@ -1,0 +1,38 @@
+"""A translator that grows the K hypotheses of every sentence in fixed places (decoding/in_place.py)."""
+
+from torch import Tensor
+
+from anydepth.models import Translator
+from anydepth.nn.cache import BeamCache
+from anydepth.plan import Plans
+from anydepth.reading import Part, Reader
+
+
+class TranslatorBeams:
+    """K growing translations of each of B sentences, all at the same word: K queries (B, K, D) of one sentence."""
+
+    def __init__(self, model: Translator, plans: Plans, key: str, sentences: int, beam: int, room: int) -> None:
+        """`room` words at most."""
+        weight = model.output.weight
+        self.model, self.plans = model, plans
+        self.reader = Reader(model, key)
+        self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device)
+        self.part, self.at = Part(plans.decoder, self.cache), self.cache.at
+
+    def open(self, source: Tensor) -> None:
+        self.reader.look_at(source)
+        self.part.reads(self.model, self.reader.steps(self.plans))
+
+    def forget(self) -> None:
+        self.cache.forget()
+
+    def step(self, tokens: Tensor, used: int) -> Tensor:
+        self.cache.stand(used)
+        x = self.part.run(self.model, self.model.target(tokens, self.at[None]), self.reader.sees)
+        return self.model.logits(self.model.norm(x))
+
+    def follow(self, parents: Tensor) -> None:
+        self.cache.follow(parents)
+
+    def go_on(self) -> None:
+        self.at += 1

@@ -1,0 +1,235 @@
+"""Searches whose every tensor has its place for good: the same few operations for each word, none of which the host
+has to wait for. On a GPU they are recorded and replayed as CUDA graphs (decoding/recorded.py).
+
+Sentences that are done stay where they are. What a step costs does not depend on how many there are, until there are
+hundreds; what the host learns about them, it learns while the next step runs.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from anydepth.decoding.beam import Goal, Hypotheses, advance, empty_beginnings, last_words, take
+from anydepth.decoding.beam import read as read_beam
+from anydepth.decoding.decoder import Hypothesis, Marks, hypothesis, next_log_probabilities, normalise
+from anydepth.decoding.speculative import Drafter, Rows, play_round
+from anydepth.decoding.speculative import read as read_rows
+
+
+class Search(Protocol):
+    """What decoding/recorded.py plays."""
+
+    room: int
+    """Places for words that its caches have."""
+    asked: Tensor
+    """What the host reads after each step, to tell whether it is over."""
+
+    def open(self, source: Tensor) -> object:
+        """Reads (B, S) padded sources."""
+        ...
+
+    def begin(self, limits: Tensor) -> None:
+        """Sets everything back. (B,) words allowed, 0 where there is no sentence; on the host, as is `answer`."""
+        ...
+
+    def reach(self, number: int) -> int:
+        """How many places step `number`, from 0, may look at."""
+        ...
+
+    def advance(self, used: int) -> None:
+        """One step, which looks at so many places."""
+        ...
+
+    def over(self, answer: Tensor) -> bool:
+        """Given what was asked after each step in turn."""
+        ...
+
+    def read(self) -> list[list[Hypothesis]]: ...
+
+
+class Beams(Protocol):
+    """K growing hypotheses of each of B sentences, all at the same word."""
+
+    at: Tensor
+    """(1,) where that stands."""
+
+    def open(self, source: Tensor) -> object: ...
+
+    def forget(self) -> None:
+        """Back to the first word."""
+        ...
+
+    def step(self, tokens: Tensor, used: int) -> Tensor:
+        """(B, K) words → (B, K, V) logits of the next; no word stands at `used` or later."""
+        ...
+
+    def follow(self, parents: Tensor) -> None:
+        """Hypothesis k, (B, K), goes on with what hypothesis parents[k] was."""
+        ...
+
+    def go_on(self) -> None:
+        """To the next word."""
+        ...
+
+
+class GreedySearch:
+    """Rows go on after their end; what they say then is not read. So there is nothing to keep account of but the words
+    and what they gain: at batch 1, every kernel counts."""
+
+    def __init__(self, decoder: Beams, rows: int, words: int, marks: Marks, penalty: float) -> None:
+        self.decoder, self.marks, self.penalty, self.room = decoder, marks, penalty, words
+        device = decoder.at.device
+        self.tokens = torch.zeros(rows, words, dtype=torch.long, device=device)
+        self.gains = torch.zeros(rows, words, device=device)
+        self.last = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self.gain = torch.zeros(rows, 1, device=device)
+        self.asked = self.last
+
+    def open(self, source: Tensor) -> object:
+        return self.decoder.open(source)
+
+    def begin(self, limits: Tensor) -> None:
+        self.limits, self.running, self.steps = limits, limits > 0, 0
+        self.last.fill_(self.marks.bos)
+        self.decoder.forget()
+
+    def reach(self, number: int) -> int:
+        return number + 1
+
+    def advance(self, used: int) -> None:
+        logits = self.decoder.step(self.last, used)
+        words = next_log_probabilities(logits.flatten(0, 1), *self.marks)
+        torch.max(words, dim=1, keepdim=True, out=(self.gain, self.last))
+        self.tokens.index_copy_(1, self.decoder.at, self.last)
+        self.gains.index_copy_(1, self.decoder.at, self.gain)
+        self.decoder.go_on()
+
+    def over(self, answer: Tensor) -> bool:
+        self.steps += 1
+        self.running &= (answer[:, 0] != self.marks.eos) & (self.limits > self.steps)
+        return not self.running.any()
+
+    def read(self) -> list[list[Hypothesis]]:
+        limits, longest = self.limits[self.limits > 0], int(self.limits.max())
+        tokens, gains = (table[: len(limits), :longest].cpu() for table in (self.tokens, self.gains))
+        ends = (tokens == self.marks.eos).long()
+        lengths = torch.minimum(((ends.cumsum(1) - ends) == 0).sum(1), limits)
+        totals = gains.masked_fill(torch.arange(longest) >= lengths[:, None], 0.0).sum(1)
+        columns = (tokens, lengths, normalise(totals, lengths, self.penalty), totals)
+        return [
+            [hypothesis(words[:length], self.marks.eos, score, total)]
+            for words, length, score, total in zip(*(column.tolist() for column in columns))
+        ]
+
+
+class BeamSearch:
+    """As `beam_search`, with sentences that are done left in their places."""
+
+    def __init__(
+        self, decoder: Beams, sentences: int, beam: int, words: int, marks: Marks, penalty: float, n_best: int
+    ) -> None:
+        self.decoder, self.marks, self.room = decoder, marks, words
+        device = decoder.at.device
+        self.shape = (sentences, beam, words, marks.pad, device)
+        # copies: what is empty shares its columns
+        self.growing, self.ended = (Hypotheses(*map(torch.clone, each)) for each in empty_beginnings(*self.shape))
+        limits = torch.zeros(sentences, dtype=torch.long, device=device)
+        self.goal = Goal(limits, n_best, penalty, marks.eos)
+        self.last = torch.zeros(sentences, beam, dtype=torch.long, device=device)
+        self.done = torch.zeros(sentences, dtype=torch.bool, device=device)
+        self.asked = self.done
+
+    def open(self, source: Tensor) -> object:
+        return self.decoder.open(source)
+
+    def begin(self, limits: Tensor) -> None:
+        self.sentences = int((limits > 0).sum())
+        self.goal.max_lengths.copy_(limits.clamp(min=1))  # places without a sentence are done after one word
+        self.become(*empty_beginnings(*self.shape))
+        self.done.fill_(False)
+        self.last.fill_(self.marks.bos)
+        self.decoder.forget()
+
+    def become(self, growing: Hypotheses, ended: Hypotheses) -> None:
+        for place, column in zip((*self.growing, *self.ended), (*growing, *ended)):
+            place.copy_(column)
+
+    def reach(self, number: int) -> int:
+        return number + 1
+
+    def advance(self, used: int) -> None:
+        logits = self.decoder.step(self.last, used)
+        log_probabilities = next_log_probabilities(logits.flatten(0, 1), *self.marks)
+        length = self.decoder.at + 1
+        growing, ended, parents, done = advance(
+            self.growing, self.ended, log_probabilities, length, self.goal, settled=self.done
+        )
+        self.become(growing, ended)
+        self.last.copy_(last_words(growing, length, self.marks.pad))
+        self.done.copy_(done)
+        self.decoder.follow(parents)
+        self.decoder.go_on()
+
+    def over(self, answer: Tensor) -> bool:
+        return bool(answer[: self.sentences].all())
+
+    def read(self) -> list[list[Hypothesis]]:
+        found = take(self.ended, torch.arange(self.sentences, device=self.done.device))
+        return read_beam(found, self.goal.n_best, self.marks.eos)
+
+
+class Opener(Drafter, Protocol):
+    """A drafter that can be given other sources of the same shape."""
+
+    def open(self, source: Tensor) -> object: ...
+
+    def reach(self, used: int) -> None:
+        """No word of the next passes stands at `used` or later."""
+        ...
+
+
+class Speculation:
+    """Rounds of speculation (decoding/speculative.py). Rows stand at places of their own."""
+
+    def __init__(
+        self,
+        decoder: Opener,
+        rows: int,
+        words: int,
+        marks: Marks,
+        penalty: float,
+        drafts: int,
+        device: torch.device,
+    ) -> None:
+        self.decoder, self.marks, self.penalty, self.drafts = decoder, marks, penalty, drafts
+        self.words, self.room = words, words + drafts + 1
+        limits = torch.zeros(rows, dtype=torch.long, device=device)
+        self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
+        self.asked = torch.zeros_like(limits)
+
+    def open(self, source: Tensor) -> object:
+        return self.decoder.open(source)
+
+    def begin(self, limits: Tensor) -> None:
+        self.sentences, self.known = int((limits > 0).sum()), 0
+        limits = limits.to(self.asked.device)
+        self.rows.become(Rows.new(limits, self.words, self.drafts, self.marks.bos, self.marks.pad))
+
+    def reach(self, number: int) -> int:
+        # what was answered last may be two rounds old
+        return self.known + 2 * (self.drafts + 1)
+
+    def advance(self, used: int) -> None:
+        self.decoder.reach(used)
+        play_round(self.decoder, self.rows, *self.marks, self.drafts)
+        self.asked.copy_(self.rows.lengths.where(self.rows.running, -1))
+
+    def over(self, answer: Tensor) -> bool:
+        self.known = int(answer.max())
+        return self.known < 0
+
+    def read(self) -> list[list[Hypothesis]]:
+        used = self.rows.take(torch.arange(self.sentences, device=self.asked.device))
+        found = read_rows(used, self.marks.eos, self.penalty)
+        return [[found[row]] for row in range(self.sentences)]

@@ -1,0 +1,123 @@
+"""The search that settings ask for, with a translator at a depth: word by word, or replayed as CUDA graphs."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anydepth.beams import TranslatorBeams
+from anydepth.confident import ConfidentDecoder
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks
+from anydepth.decoding.in_place import BeamSearch, GreedySearch, Search, Speculation
+from anydepth.decoding.recorded import RecordedSearches, Shape
+from anydepth.decoding.search import decode
+from anydepth.decoding.speculative import speculate
+from anydepth.drafter import TranslatorDrafter
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.plan import Plan, Plans
+from anydepth.reading import recordable
+
+RECORD = True
+"""Whether searches on a GPU are replayed as CUDA graphs. Whether they find the same there is for
+tests/parity/test_recorded_search.py to tell."""
+
+
+class Searcher:
+    """The searches of one model."""
+
+    def __init__(self, model: Translator, marks: Marks) -> None:
+        self.model, self.marks = model, marks
+        self.recordable: dict[tuple[Plans, str], bool] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.output.weight.device
+
+    @cached_property
+    def recorded(self) -> RecordedSearches:
+        return RecordedSearches(self.device)
+
+    def search(
+        self,
+        source: Tensor,
+        max_lengths: Tensor,
+        plans: Plans,
+        key: str,
+        decoding: DecodingConfig,
+        sentences: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        """(B, S) padded sources and (B,) words allowed, on the host. `sentences` numbers them, for sampling."""
+        if self.records(plans, key, decoding):
+            return self.replay(source, max_lengths, plans, key, decoding)
+        return self.grow(source, max_lengths, plans, key, decoding, sentences)
+
+    def grow(
+        self,
+        source: Tensor,
+        max_lengths: Tensor,
+        plans: Plans,
+        key: str,
+        decoding: DecodingConfig,
+        sentences: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        """Kernel by kernel, with caches that grow; sentences that are done leave the batch."""
+        source, max_lengths = source.to(self.device), max_lengths.to(self.device)
+        if decoding.speculate:
+            return self.speculate(source, max_lengths, plans, key, decoding)
+        if decoding.exit:
+            decoder = self.confident(source, plans, key, decoding)
+            return decode(decoder, *self.marks, max_lengths, decoding, sentences)
+        return decode(self.model.start(source, plans, key), *self.marks, max_lengths, decoding, sentences)
+
+    def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
+        """Whether the search is replayed: where it is the same computation for every batch of a shape."""
+        if not (RECORD and self.device.type == "cuda" and decoding.plain):
+            return False
+        if (plans, key) not in self.recordable:
+            self.recordable[plans, key] = recordable(self.model, plans, key)
+        return self.recordable[plans, key]
+
+    def replay(
+        self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        """In fixed places; on a GPU as CUDA graphs."""
+        drafts, penalty, marks = decoding.draft_words if decoding.speculate else 0, decoding.length_penalty, self.marks
+        draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
+
+        def make(shape: Shape) -> Search:
+            rows, words = shape.rows, shape.words
+            if drafts:
+                drafter = TranslatorDrafter(self.model, plans, draft, words + drafts + 1, key)
+                return Speculation(drafter, rows, words, marks, penalty, drafts, self.device)
+            beams = TranslatorBeams(self.model, plans, key, rows, decoding.beam, words)
+            if decoding.beam == 1:
+                return GreedySearch(beams, rows, words, marks, penalty)
+            return BeamSearch(beams, rows, decoding.beam, words, marks, penalty, decoding.n_best)
+
+        what = (plans, key, draft, drafts, decoding.beam, decoding.n_best, penalty)
+        return self.recorded.search(what, make, source, max_lengths, marks, self.model.source.longest)
+
+    def speculate(
+        self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        draft, words = self.shallower("draft", decoding.draft, plans, key), decoding.draft_words
+        drafter = TranslatorDrafter(self.model, plans, draft, int(max_lengths.max()) + words + 1, key).open(source)
+        outcome = speculate(drafter, *self.marks, max_lengths, words, decoding.length_penalty)
+        return [[best] for best in outcome.found]
+
+    def confident(self, source: Tensor, plans: Plans, key: str, decoding: DecodingConfig) -> ConfidentDecoder:
+        """The decoder that may stop at a shallow exit."""
+        exit = self.shallower("exit", decoding.exit, plans, key)
+        return ConfidentDecoder(self.model, source, plans, exit, decoding.exit_margin, key)
+
+    def shallower(self, name: Literal["draft", "exit"], layers: int, plans: Plans, key: str) -> Plan:
+        """The decoder plan of so many layers, to draft for a deeper one or to stop at."""
+        known = self.model.decoder_depth.plans(key)
+        shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
+        if layers not in shallower:
+            some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
+            raise UserError(f"{name} {layers}: for {plans.name} this run can {name} {some}")
+        return known[layers]
