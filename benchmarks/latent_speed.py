@@ -13,25 +13,29 @@ are medians of windows that take turns.
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from random_model import never_end
 from training_speed import PAD, packed
 from windows import device_name, medians
 
+from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import Latent, LatentConfig
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.objectives import LatentObjectiveConfig, SingleConfig
 from anydepth.plan import Plans
+from anydepth.searching import Searcher
 from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
 
-BOS = 1
+BOS, EOS = 1, 2
 LEAST_FIT, MOST_COST = 0.98, 1.05
 
 
@@ -62,26 +66,20 @@ def main() -> None:
 def decoding(args: argparse.Namespace, device: torch.device) -> dict[str, object]:
     """Milliseconds a word by layers selected, and the line through them."""
     numbers = sorted({max(1, round(eighths * args.decoder / 8)) for eighths in range(9)})
-    model = build(args, latent=True).to(device).eval()
+    model = never_end(build(args, latent=True), EOS).to(device).eval()
     plans = {number: selected(model, number) for number in numbers}
-    source = torch.randint(4, args.vocabulary, (1, args.length), device=device)
+    source, searcher = torch.randint(4, args.vocabulary, (1, args.length)), Searcher(model, Marks(BOS, EOS, PAD))
 
-    def translate(number: int) -> None:
-        """Always the same words: what they are does not matter to the time."""
+    def translate(number: int, words: int) -> None:
         with torch.no_grad():
-            decoder = model.start(source, plans[number])
-            word = torch.full((1,), BOS, device=device)
-            for _ in range(args.length):
-                decoder.step(word)
+            searcher.search(source, torch.tensor([words]), plans[number], "", DecodingConfig(beam=1), [0])
 
-    def encode() -> None:
-        """What a window has besides its words."""
-        with torch.no_grad():
-            model.start(source, plans[1])
-
-    works = {str(number): lambda number=number: translate(number) for number in numbers}
-    found = medians(device, works | {"encoder": encode}, args.windows)
-    words = [1000 * (found[str(number)] - found["encoder"]) / args.length for number in numbers]
+    few, many = args.length // 2, args.length * 3 // 2  # their difference leaves out the encoder
+    works = {(number, words): partial(translate, number, words) for number in numbers for words in (few, many)}
+    for work in works.values():
+        work()
+    found = medians(device, works, args.windows)
+    words = [1000 * (found[number, many] - found[number, few]) / (many - few) for number in numbers]
     slope, intercept = np.polyfit(numbers, words, 1)
     fit = 1 - np.var(np.array(words) - slope * np.array(numbers) - intercept) / np.var(words)
     for number, milliseconds in zip(numbers, words):

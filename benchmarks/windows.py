@@ -2,9 +2,12 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
 import torch
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def seconds(device: torch.device, work: Callable[[], object]) -> float:
@@ -22,9 +25,9 @@ def seconds(device: torch.device, work: Callable[[], object]) -> float:
     return first.elapsed_time(last) / 1000
 
 
-def medians(device: torch.device, works: Mapping[str, Callable[[], object]], windows: int) -> dict[str, float]:
+def medians(device: torch.device, works: Mapping[Name, Callable[[], object]], windows: int) -> dict[Name, float]:
     """The median window of each, in turns: a machine that slows down slows all of them. The first does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    taken: dict[Name, list[float]] = {name: [] for name in works}
     for window in range(windows + 1):
         for name, work in works.items():
             spent = seconds(device, work)
