@@ -27,15 +27,16 @@ from torch import Tensor, nn
 
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
-from anydepth.depth.perword import PerWordConfig
+from anydepth.depth.perword import PerWord, PerWordConfig
 from anydepth.encoder_models import Classifier, ClassifierConfig
 from anydepth.models import StackConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.perword import Words, lay_out
+from anydepth.word_places import PlacesByShape
 
 BAR = 0.85
 VOCABULARY = 30_522
-PLAIN = ("plain, padded", "plain, packed")
+PLAIN = ("plain, padded", "plain, packed", "plain, replayed")
 OTHERS = ("transformers BERT", "torch TransformerEncoder")
 
 
@@ -82,9 +83,9 @@ def main() -> None:
 
 
 def measure(shape: Shape, texts: Texts, device: str, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
-    half, batch, words = device != "cpu", len(texts.lengths), int(texts.lengths.sum())
+    batch, words = len(texts.lengths), int(texts.lengths.sum())
     variants, bounds = make_variants(shape, texts, torch.device(device))
-    with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
+    with torch.inference_mode():
         seconds = take_turns(variants, rounds, device, clock)
     plain, others = (min(seconds[name] for name in names if name in seconds) for names in (PLAIN, OTHERS))
     print(f"\nbatch {batch}: {words} words, mean depth {texts.depths.mean():.2f} of {shape.layers}, {device}")
@@ -133,13 +134,13 @@ def make_variants(
     )
     batch = LabelledBatch(texts.source, torch.zeros(len(texts.lengths)).long(), None, "", 0, len(texts.lengths))
     plain, refresh, keep = (
-        classifier(shape, depth).to(device)
+        classifier(shape, depth).to(device, number_type(device))
         for depth in (FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep"))
     )
     padded, packed, skipped = (batch._replace(words=words).to(device) for words in (None, everything, some))
     mask = (texts.source != 0).to(device)
     bert, torch_encoder = hugging_face(shape, device), torch_stack(shape, device)
-    states = torch.randn(*texts.source.shape, shape.width, device=device)
+    states = torch.randn(*texts.source.shape, shape.width, device=device, dtype=number_type(device))
     variants = {
         "plain, padded": lambda: plain(padded, plain.plan()),
         "plain, packed": lambda: refresh(packed, refresh.plan()),
@@ -153,7 +154,24 @@ def make_variants(
         "per-word, refresh": whole / flops(shape, some, refresh=True),
         "per-word, keep": whole / flops(shape, some, refresh=False),
     }
+    if device.type == "cuda":  # what `classify` does there
+        full = np.full(len(texts.depths), shape.layers)
+        variants["plain, replayed"] = replayed(plain, full, texts)
+        for name, model in {"refresh": refresh, "keep": keep}.items():
+            variants[f"per-word, {name}, replayed"] = replayed(model, texts.depths, texts)
+            bounds[f"per-word, {name}, replayed"] = bounds[f"per-word, {name}"]
     return variants, bounds
+
+
+def replayed(model: Classifier, depths: np.ndarray, texts: Texts) -> Callable[[], Any]:
+    """Reads in fixed places, as CUDA graphs, from words on the host."""
+    places, policy, tokens = PlacesByShape(model), model.encoder_depth, texts.source[texts.source != 0].numpy()
+    refresh = policy.refresh if isinstance(policy, PerWord) else True
+    return lambda: places.read(model.plan().encoder, refresh, tokens, depths, texts.lengths)
+
+
+def number_type(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def flops(shape: Shape, words: Words, refresh: bool) -> float:
@@ -195,13 +213,13 @@ def hugging_face(shape: Shape, device: torch.device) -> Any:
         intermediate_size=shape.ffn,
         attn_implementation="sdpa",
     )
-    return BertModel(config, add_pooling_layer=False).eval().to(device)
+    return BertModel(config, add_pooling_layer=False).eval().to(device, number_type(device))
 
 
 def torch_stack(shape: Shape, device: torch.device) -> nn.Module:
     """Without embeddings: it starts ahead."""
     layer = nn.TransformerEncoderLayer(shape.width, shape.heads, shape.ffn, activation="gelu", batch_first=True)
-    return nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=True).eval().to(device)
+    return nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=True).eval().to(device, number_type(device))
 
 
 def take_turns(

@@ -12,7 +12,6 @@ from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.estimating.sources import DepthSource, source_of
-from anydepth.evaluation.accuracy import answer
 from anydepth.nn.perword import lay_out
 from anydepth.run import Progress, Run, batches
 
@@ -53,7 +52,7 @@ def classify(
     done, names = 0, model.config.labels
     for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
         given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
-        found = answer(model, given.to(run.device), plans, rule)
+        found = run.answering(given, plans, rule)
         rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
         for number, row, words in zip(numbers, rows, read):
             best = max(range(len(row)), key=row.__getitem__)

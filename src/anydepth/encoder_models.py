@@ -169,6 +169,11 @@ class Classifier(EncoderModel):
         self.unit = nn.Linear(config.layer.width, config.encoder.layers) if halts else None
         """Chooses the depth of every word, where that is how they get one."""
 
+    @property
+    def depths_are_known(self) -> bool:
+        """Whether all that runs is known beforehand, and is layers one after the other with nothing in between."""
+        return self.unit is None and self.encoder.mix is None and not self.config.encoder.depth.gated
+
     def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
         if not isinstance(self.encoder_depth, PerWord):
             return super().forward(batch, plans)

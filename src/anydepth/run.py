@@ -30,6 +30,7 @@ from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 
 if TYPE_CHECKING:
+    from anydepth.answering import Answering
     from anydepth.choosing.selector import Selector
     from anydepth.classifying import Labelling
 
@@ -203,6 +204,13 @@ class Run:
         if not isinstance(self.model, Classifier):
             raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not classify")
         return self.model
+
+    @cached_property
+    def answering(self) -> "Answering":
+        """What asks the classifier."""
+        from anydepth.answering import Answering
+
+        return Answering(self.classifier, half=self.config.training.precision != "fp32")
 
     def classify(
         self,

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anydepth.decoding.decoder import Hypothesis, Marks
 from anydepth.decoding.in_place import Search
+from anydepth.nn.recorder import Recorder, power_of_two
 
 MOST = 64
 """Shapes kept recorded at a time; the one not used for longest makes room."""
@@ -38,10 +38,6 @@ class Shape(NamedTuple):
         return cls(power_of_two(rows), rounded(source), rounded(words))
 
 
-def power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()
-
-
 def rounded(size: int) -> int:
     """Up, by at most a third: 16, 24, 32, 48, 64, 96 …"""
     power = max(16, power_of_two(size))
@@ -51,7 +47,7 @@ def rounded(size: int) -> int:
 class RecordedSearch:
     """Searches of one shape."""
 
-    def __init__(self, search: Search, shape: Shape, marks: Marks, recorder: "Recorder | None") -> None:
+    def __init__(self, search: Search, shape: Shape, marks: Marks, recorder: Recorder | None) -> None:
         self.inner, self.shape, self.marks, self.recorder = search, shape, marks, recorder
         device = search.asked.device
         self.source = torch.zeros(shape.rows, shape.source, dtype=torch.long, device=device)
@@ -112,26 +108,6 @@ class RecordedSearch:
             return self.recorder.record(work)
         work()
         return work
-
-
-class Recorder:
-    """Makes CUDA graphs that share their memory: one search is over before another begins."""
-
-    def __init__(self) -> None:
-        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-
-    def record(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Does the work, and gives what does it again."""
-        graph = torch.cuda.CUDAGraph()
-        # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
-            torch.cuda.current_stream().wait_stream(self.stream)
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # others may use the GPU
-                work()
-        return graph.replay
 
 
 class RecordedSearches:

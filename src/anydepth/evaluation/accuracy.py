@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.answering import Answer, Answering, answer
+from anydepth.choosing.leaving import Rule
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
@@ -138,39 +139,14 @@ def in_place(each: Sequence[Tensor], places: Sequence[Array]) -> Array:
     return result
 
 
-class Answer(NamedTuple):
-    """What a model says about a batch."""
-
-    logits: Tensor
-    depths: Tensor | None
-    """Of its words, where they differ."""
-
-
-@torch.no_grad()
-def run_batches(
-    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
-) -> list[Answer]:
-    device = model.output.weight.device
-    return [answer(model, batch.to(device), plans, rule) for batch in batches]
-
-
-def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
-    if rule is not None:
-        left = leave_early(model, batch, plans.encoder, rule)
-        return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
-    if isinstance(model.encoder_depth, PerWord):
-        pooled, words = model.read_words(batch, plans.encoder)
-        return Answer(model.logits(pooled), words.depths)
-    return Answer(model.logits(model(batch, plans)), None)
-
-
 def timed(
-    model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
+    answering: Answering, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
 ) -> tuple[list[Answer], float]:
-    """The answers, and the seconds they took after one batch to warm up."""
-    run_batches(model, batches[:1], plans, rule)
+    """The answers, and the seconds they took after one batch to warm up; where batches are recorded, after all."""
+    for batch in batches if answering.records(rule) else batches[:1]:
+        answering(batch, plans, rule)
     start = time.perf_counter()
-    found = run_batches(model, batches, plans, rule)
+    found = [answering(batch, plans, rule) for batch in batches]
     if found[-1].logits.is_cuda:
         torch.cuda.synchronize()
     return found, time.perf_counter() - start
@@ -182,7 +158,7 @@ def measure(
     """The labels found at a depth, and how good they are."""
     places, batches = [where for where, _ in asked], [batch for _, batch in asked]
     right = in_place([batch.target_out for batch in batches], places)
-    found, seconds = timed(run.classifier, batches, plans, rule)
+    found, seconds = timed(run.answering, batches, plans, rule)
     labels = in_place([each.logits.argmax(-1) for each in found], places)
     return labels, {
         "encoder": len(plans.encoder),
@@ -203,7 +179,7 @@ def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str
     for places, batch in asked:
         if places.min() >= SAMPLES:
             continue
-        ((logits, depths),) = run_batches(model, [batch], run.plan())
+        logits, depths = run.answering(batch, run.plan())
         assert depths is not None
         labels, lengths = logits.argmax(-1).tolist(), (batch.source != model.pad).sum(1).tolist()
         for row, (place, mine) in enumerate(zip(places.tolist(), depths.cpu().split(lengths))):
@@ -220,7 +196,9 @@ def predict(model: Classifier, task: Classification, stores: Sequence[Store], pl
     """The labels found for all texts, and the right ones."""
     batches = in_batches(task, stores)
     places = [where for where, _ in batches]
-    found = run_batches(model, [batch for _, batch in batches], plans)
+    device = model.output.weight.device
+    with torch.no_grad():  # not recorded: the weights may be in training
+        found = [answer(model, batch.to(device), plans) for _, batch in batches]
     right = in_place([batch.target_out for _, batch in batches], places)
     return in_place([each.logits.argmax(-1) for each in found], places), right
 

@@ -66,7 +66,7 @@ def attend_packed(
 
 
 def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float) -> Tensor:
-    """One sentence after the other, which costs a CPU nothing."""
+    """One sentence after the other, which costs a CPU nothing. Queries after the last sentence are padding."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     rows, columns = (itertools.pairwise(starts.tolist()) for starts in (sees.query_starts, sees.key_starts))
     attended = [
@@ -74,7 +74,8 @@ def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: boo
         for (a, b), (c, d) in zip(rows, columns)
         if b > a
     ]
-    return torch.cat(attended, 2).transpose(1, 2)
+    padding = torch.zeros_like(q[:, :, int(sees.query_starts[-1]) :])
+    return torch.cat([*attended, padding], 2).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):

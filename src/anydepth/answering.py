@@ -1,0 +1,67 @@
+"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py)."""
+
+import copy
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.data.labelled_batch import LabelledBatch
+from anydepth.depth.perword import PerWord
+from anydepth.encoder_models import Classifier
+from anydepth.plan import Plans
+from anydepth.word_places import PlacesByShape
+
+RECORD = True
+"""Whether texts on a GPU are read in fixed places. Whether the answers are the same there is for
+tests/parity/test_recorded_words.py to tell."""
+
+
+class Answer(NamedTuple):
+    logits: Tensor
+    depths: Tensor | None
+    """Of the words, where they differ."""
+
+
+class Answering:
+    """Of one classifier, with weights in bfloat16 on a GPU if `half`, as they were trained there."""
+
+    def __init__(self, model: Classifier, half: bool) -> None:
+        self.model, self.half, self.device = model, half, model.output.weight.device
+
+    @cached_property
+    def places(self) -> PlacesByShape:
+        return PlacesByShape(copy.deepcopy(self.model).bfloat16() if self.half else self.model)
+
+    @torch.no_grad()
+    def __call__(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
+        """Of a padded batch on the host."""
+        if self.records(rule):
+            return self.replay(batch, plans)
+        batch = batch.to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half and self.device.type == "cuda"):
+            return answer(self.model, batch, plans, rule)
+
+    def records(self, rule: Rule | None) -> bool:
+        return rule is None and RECORD and self.device.type == "cuda" and self.model.depths_are_known
+
+    def replay(self, batch: LabelledBatch, plans: Plans) -> Answer:
+        seen, policy = batch.source != self.model.pad, self.model.encoder_depth
+        tokens, lengths = batch.source[seen].numpy(), seen.sum(1).numpy()
+        refresh = policy.refresh if isinstance(policy, PerWord) else True
+        depths = batch.words.depths if batch.words is not None else None
+        deep = np.full(len(tokens), len(plans.encoder)) if depths is None else depths.numpy()
+        return Answer(self.places.read(plans.encoder, refresh, tokens, deep, lengths), depths)
+
+
+def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
+    if rule is not None:
+        left = leave_early(model, batch, plans.encoder, rule)
+        return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
+    if isinstance(model.encoder_depth, PerWord):
+        pooled, words = model.read_words(batch, plans.encoder)
+        return Answer(model.logits(pooled), words.depths)
+    return Answer(model.logits(model(batch, plans)), None)

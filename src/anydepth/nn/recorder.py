@@ -1,0 +1,31 @@
+"""Work on a GPU recorded as CUDA graphs: launched kernel by kernel, small batches take the CPU longer than the GPU."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+class Recorder:
+    """Makes CUDA graphs that share their memory: what one leaves there is used before another begins."""
+
+    def __init__(self) -> None:
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def record(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Does the work, and gives what does it again."""
+        graph = torch.cuda.CUDAGraph()
+        # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
+            torch.cuda.current_stream().wait_stream(self.stream)
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # others may use the GPU
+                work()
+        return graph.replay
+
+
+def power_of_two(size: int) -> int:
+    """Up. Graphs have fixed shapes, so that batches are padded to one of a few."""
+    return 1 << (size - 1).bit_length()

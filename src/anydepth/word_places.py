@@ -1,0 +1,155 @@
+"""Classifiers that read words with depths of their own in fixed places, on a GPU as CUDA graphs.
+
+Kernel by kernel, a batch of 32 reviews takes the CPU three times as long to ask for as the GPU to compute, and the time
+that stopped words would save is not there to be saved. A graph has fixed shapes. So batches are padded to one of a few,
+a layer is recorded for several numbers of running words, and the host, which knows the depths, chooses among them.
+Which words run is worked out on the GPU. The words that pad a layer's batch all stand for one spare word, which belongs
+to no text. On a CPU the same code runs without being recorded, which is how it is tested.
+
+A plain classifier is the one whose words all run through all layers.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anydepth.encoder_models import Classifier, pool
+from anydepth.nn.attention import Packed
+from anydepth.nn.perword import step
+from anydepth.nn.recorder import Recorder, power_of_two
+from anydepth.plan import Plan
+
+Array = np.ndarray
+
+MOST = 24
+"""Shapes kept at a time; the one not used for longest makes room."""
+PARTS = 32
+"""Of the words of a batch: a layer is recorded for whole numbers of them."""
+
+
+class Shape(NamedTuple):
+    """What batches are padded to."""
+
+    words: int
+    texts: int
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Array) -> "Shape":
+        """Of texts of these lengths: at most an eighth more words than they have."""
+        words = max(128, int(lengths.sum()))
+        return cls(up_to_multiple(words, power_of_two(words) // 16), power_of_two(len(lengths)), longest(lengths))
+
+
+def longest(lengths: Array) -> int:
+    return max(64, power_of_two(int(lengths.max())))
+
+
+def up_to_multiple(size: int, of: int) -> int:
+    return -(-size // of) * of
+
+
+class WordPlaces:
+    """Batches of one shape, read by a classifier at one depth."""
+
+    def __init__(self, model: Classifier, plan: Plan, refresh: bool, shape: Shape, recorder: Recorder | None) -> None:
+        self.model, self.plan, self.refresh, self.shape, self.recorder = model, plan, refresh, shape, recorder
+        weight, words, layers = model.output.weight, shape.words + 1, len(plan)  # the last is the spare one
+        width, device = model.config.layer.width, weight.device
+        self.tokens = torch.zeros(words, dtype=torch.long, device=device)
+        self.depths = torch.zeros(words, dtype=torch.uint8, device=device)
+        self.starts = torch.zeros(shape.texts + 1, dtype=torch.int32, device=device)
+        self.x = torch.zeros(words, width, dtype=weight.dtype, device=device)
+        self.kept = None if refresh else torch.zeros(words, 2 * width, dtype=weight.dtype, device=device)
+        self.owners = torch.zeros(words, dtype=torch.long, device=device)
+        self.running = torch.zeros(layers, words, dtype=torch.long, device=device)
+        self.query_starts = torch.zeros(layers, shape.texts + 1, dtype=torch.int32, device=device)
+        self.numbers = torch.arange(words, device=device)
+        self.levels = torch.arange(1, layers + 1, device=device)[:, None]
+        self.logits = torch.zeros(shape.texts, model.output.num_embeddings, dtype=torch.float32, device=device)
+        self.recorded: dict[object, Callable[[], object]] = {}
+
+    def read(self, tokens: Array, depths: Array, lengths: Array) -> Tensor:
+        """The words of some texts, one text after the other, and their depths → (texts, labels) logits."""
+        words, texts = self.shape.words + 1, self.shape.texts + 1
+        self.tokens.copy_(padded(tokens.astype(np.int64), words, self.model.pad))
+        self.depths.copy_(padded(depths.astype(np.uint8), words, 0))
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        self.starts.copy_(padded(starts, texts, int(starts[-1])))
+        self.do("open", self.open)
+        running = len(depths) - np.cumsum(np.bincount(depths))  # more than 0, 1, 2 … layers
+        for number in range(int(depths.max())):
+            count = self.rounded(int(running[number])) if running[number] < len(depths) else None
+            self.do((number, count), partial(self.advance, number, count))
+        self.do("close", self.close)
+        return self.logits[: len(lengths)].clone()
+
+    def rounded(self, count: int) -> int:
+        return min(self.shape.words, up_to_multiple(count, max(32, self.shape.words // PARTS)))
+
+    def do(self, key: object, work: Callable[[], object]) -> None:
+        """The first time it is done and recorded, from then on replayed."""
+        if self.recorder is None:
+            work()
+        elif key in self.recorded:
+            self.recorded[key]()
+        else:
+            self.recorded[key] = self.recorder.record(work)
+
+    def open(self) -> None:
+        """Embeds the words, and finds those that run at every step and where each text's begin."""
+        spare, model = self.shape.words, self.model
+        self.owners.copy_(torch.searchsorted(self.starts, self.numbers.int(), right=True) - 1)
+        positions = (self.numbers - self.starts[self.owners]).clamp(max=model.config.max_positions - 1)
+        self.x.copy_(model.source(self.tokens[None], positions[None])[0])
+        runs = self.depths >= self.levels
+        before = runs.cumsum(1)
+        self.running.fill_(spare)
+        # those that do not run go to the last column, which nobody reads
+        self.running.scatter_(1, torch.where(runs, before - 1, spare), self.numbers.expand_as(before))
+        before = torch.cat([torch.zeros_like(before[:, :1]), before], 1)
+        self.query_starts.copy_(before.gather(1, self.starts.long().expand(len(before), -1)))
+
+    def advance(self, number: int, count: int | None) -> None:
+        """One layer, for so many running words, some of them spare, or for all words."""
+        sees = Packed(self.query_starts[number], self.starts, self.shape.longest, self.shape.longest)
+        running = None if count is None else self.running[number, :count]
+        layer, stack = self.plan.layers[number], self.model.encoder
+        x, kept = stack.run(step, layer, self.x, self.kept, running, sees, self.refresh)
+        if x is not self.x:
+            self.x.copy_(x)
+        if self.kept is not None and kept is not None and kept is not self.kept:
+            self.kept.copy_(kept)
+
+    def close(self) -> None:
+        pooled = pool(self.model.norm(self.x), self.owners, self.shape.texts + 1)[:-1]
+        self.logits.copy_(self.model.logits(pooled.to(self.x.dtype)))
+
+
+def padded(values: Array, size: int, value: int) -> Tensor:
+    return torch.from_numpy(np.concatenate([values, np.full(size - len(values), value, dtype=values.dtype)]))
+
+
+class PlacesByShape:
+    """Of one classifier, made at first sight."""
+
+    def __init__(self, model: Classifier) -> None:
+        device = model.output.weight.device
+        self.model, self.recorder = model, Recorder() if device.type == "cuda" else None
+        self.made: OrderedDict[object, WordPlaces] = OrderedDict()
+
+    @torch.no_grad()
+    def read(self, plan: Plan, refresh: bool, tokens: Array, depths: Array, lengths: Array) -> Tensor:
+        shape = Shape.of(lengths)
+        key = (plan, refresh, shape)
+        if key not in self.made:
+            while len(self.made) >= MOST:
+                self.made.popitem(last=False)
+            self.made[key] = WordPlaces(self.model, plan, refresh, shape, self.recorder)
+        self.made.move_to_end(key)
+        return self.made[key].read(tokens, depths, lengths)

@@ -1,0 +1,39 @@
+"""On a GPU: classifiers that read in fixed places, as CUDA graphs, against the same kernel by kernel."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from classifiers import VOCABULARY, tiny_classifier
+from conftest import PAD
+
+from anydepth.answering import Answering, answer
+from anydepth.classifying import labelled
+from anydepth.depth.full import FullConfig
+from anydepth.depth.perword import PerWordConfig
+from anydepth.nn.perword import lay_out
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+LAYERS = 4
+DEPTHS = [FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep")]
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, half: bool) -> None:
+    model = tiny_classifier(depth, LAYERS, norm=norm, max_positions=600).cuda()
+    answering, random = Answering(model, half), np.random.default_rng(0)
+    for sizes in ([300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 70], [6], [290, 10, 2, 90]):
+        ids = [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in sizes]
+        batch, lengths = labelled(ids, PAD, ""), np.array(sizes)
+        if isinstance(depth, PerWordConfig):
+            depths = random.integers(1, LAYERS + 1, lengths.sum())
+            batch = batch._replace(words=lay_out(depths, lengths, batch.source.shape[1]))
+        with torch.no_grad():
+            expected = answer(model, batch.to("cuda"), model.plan()).logits
+        found = answering(batch, model.plan()).logits
+        tolerance = 0.1 * float(expected.abs().max()) if half else 1e-4
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+    assert len(answering.places.made) == 3

@@ -1,0 +1,92 @@
+"""Reading in fixed places, on a CPU without being recorded: the answers of the ordinary way."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from classifiers import VOCABULARY, tiny_classifier
+from conftest import PAD
+
+from anydepth.answering import answer
+from anydepth.classifying import labelled
+from anydepth.data.labelled_batch import LabelledBatch
+from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.perword import HaltingConfig, PerWordConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.nn.perword import lay_out
+from anydepth.word_places import PARTS, PlacesByShape, Shape, WordPlaces
+
+LAYERS = 4
+
+
+def texts(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(PAD + 1, VOCABULARY, length).tolist() for length in lengths]
+
+
+def with_depths(batch: LabelledBatch, depths: np.ndarray, lengths: np.ndarray) -> LabelledBatch:
+    return batch._replace(words=lay_out(depths, lengths, batch.source.shape[1]))
+
+
+@pytest.mark.parametrize("stopped", ["refresh", "keep"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_words_with_depths_of_their_own(norm: str, stopped: Any) -> None:
+    model = tiny_classifier(PerWordConfig(stopped=stopped), LAYERS, norm=norm).eval()
+    places, random = PlacesByShape(model), np.random.default_rng(1)
+    seen = set()
+    for sizes in ([40, 1, 25, 7, 30], [3], [60, 60, 60], [40, 2, 25, 7, 31]):
+        lengths = np.array(sizes)
+        # at first all run, then fewer and fewer; some texts stop long before others
+        depths = np.minimum(random.integers(1, LAYERS + 1, lengths.sum()), np.repeat(1 + np.arange(len(sizes)), sizes))
+        depths = np.minimum(depths, LAYERS)
+        ids = texts(sizes)
+        found = places.read(model.plan().encoder, stopped == "refresh", np.concatenate(ids), depths, lengths)
+        expected = answer(model, with_depths(labelled(ids, PAD, ""), depths, lengths), model.plan()).logits
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        seen |= set(found.argmax(-1).tolist())
+    assert len(seen) > 1
+    assert len(places.made) == 3  # the first and the last have one shape
+
+
+@pytest.mark.parametrize(
+    "depth", [FullConfig(), PrefixConfig(), RecurrentConfig(depth=3)], ids=lambda depth: depth.type
+)
+def test_plain_classifiers_are_those_whose_words_all_run(depth: Any) -> None:
+    model = tiny_classifier(depth, LAYERS if depth.type != "recurrent" else 1).eval()
+    places, ids = PlacesByShape(model), texts([9, 70, 4])
+    tokens, lengths = np.concatenate(ids), np.array([9, 70, 4])
+    for name in model.depths():
+        plans = model.plan(name)
+        found = places.read(plans.encoder, True, tokens, np.full(83, len(plans.encoder)), lengths)
+        expected = answer(model, labelled(ids, PAD, ""), plans).logits
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_hardly_more_is_computed_than_the_depths_say() -> None:
+    model, rows = tiny_classifier(PerWordConfig(stopped="keep"), LAYERS).eval(), []
+    for layer in model.encoder.layers:
+        layer.grow.register_forward_hook(lambda _, given, __: rows.append(len(given[0])))
+    lengths = np.full(20, 50)
+    depths = np.random.default_rng(0).integers(1, LAYERS + 1, 1000)
+    places = WordPlaces(model, model.plan().encoder, False, Shape.of(lengths), None)
+    places.read(np.concatenate(texts([50] * 20)), depths, lengths)
+    running = [int((depths > number).sum()) for number in range(LAYERS)]
+    assert rows[0] == places.shape.words + 1
+    for computed, count in zip(rows[1:], running[1:]):
+        assert count <= computed <= count + max(32, places.shape.words // PARTS)
+
+
+def test_shapes_waste_little() -> None:
+    for size in (1, 127, 128, 129, 1000, 8518, 33_710):
+        shape = Shape.of(np.array([size]))
+        assert size <= shape.words <= max(128, size * 9 / 8)
+    assert len({Shape.of(np.array([size])).words for size in range(1, 40_000)}) < 80
+
+
+def test_what_decides_while_it_reads_is_not_read_so() -> None:
+    assert tiny_classifier(PerWordConfig(), LAYERS).depths_are_known
+    assert not tiny_classifier(PerWordConfig(estimate=HaltingConfig()), LAYERS).depths_are_known
+    assert not tiny_classifier(LatentConfig(), LAYERS).depths_are_known
