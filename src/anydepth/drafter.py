@@ -1,5 +1,7 @@
 """A translator whose shallow decoder exit drafts what its full depth confirms (decoding/speculative.py)."""
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -28,13 +30,14 @@ class TranslatorDrafter:
         self.low = Part(draft, room)
         self.high = Part(Plan(plans.decoder.layers[len(draft) :]) if self.shared else plans.decoder, room)
 
-    def open(self, source: Tensor) -> "TranslatorDrafter":
-        """Reads (R, S) padded sources, and prepares them for the decoder's attention."""
+    def open(self, source: Tensor, memory: Tensor | None = None) -> Self:
+        """Reads (R, S) padded sources, unless all that the decoder reads of them is known, a `memory` (R, S, D); and
+        prepares them for its attention."""
         model, plans = self.model, self.plans
         model.source.check_length(source.shape[1])
         self.sees = Padded((source != model.pad)[:, None, None, :])
         if self.shared:
-            steps = self.encode(source, plans)
+            steps = self.encode(source, plans, memory)
             self.low.reads(model, steps[: len(self.low.plan)])
             self.high.reads(model, steps[len(self.low.plan) :])
         else:
@@ -42,10 +45,13 @@ class TranslatorDrafter:
             self.high.reads(model, self.encode(source, plans))
         return self
 
-    def encode(self, source: Tensor, plans: Plans) -> list["Step"]:
+    def encode(self, source: Tensor, plans: Plans, memory: Tensor | None = None) -> list["Step"]:
         positions = torch.arange(source.shape[1], device=source.device)[None]
         encoder_gates, gates = self.gates(plans, source)
-        memories = self.model.encode(source, positions, self.sees, plans, encoder_gates)
+        if memory is None:
+            memories = self.model.encode(source, positions, self.sees, plans, encoder_gates)
+        else:
+            memories = [Memory(memory)] * len(plans.decoder)
         return list(zip(memories, [None] * len(memories) if gates is None else gates))
 
     def gates(self, plans: Plans, source: Tensor) -> tuple[Tensor | None, Tensor | None]:

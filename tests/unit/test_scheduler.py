@@ -3,13 +3,16 @@
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most, worthwhile
-from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Job, Late, Scheduler, Wish, Worker
+from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Late, Scheduler
+from anydepth.serving.worker import Worker
 
 LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
 
@@ -254,16 +257,78 @@ def test_times_add_up_over_batches(clock: Clock) -> None:
 # ---- the thread
 
 
-def worker(compute: Callable[[list[str], str, str], list[Any]]) -> Worker:
+# ---- drafts
+
+
+def drafting(clock: Clock, **settings: Any) -> Scheduler:
+    return scheduler(clock, draft_depth=lambda depth, key: None if depth.endswith("-1") else "6-1", **settings)
+
+
+def test_a_draft_comes_first_and_its_texts_next(clock: Clock) -> None:
+    queue = drafting(clock)
+    streamed, other = job(1, 2, wish=fixed("6-6"), draft=Future()), job(3, wish=fixed("6-6"))
+    queue.submit(streamed)
+    queue.submit(other)
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, batch.depth, len(batch.items)) == ("draft", "6-1", 2)
+    queue.answered(batch, [Drafted("a", 1), Drafted("b", 2)], 0.5)
+    drafted = streamed.draft.result(0)
+    assert (drafted.answers, drafted.depth, drafted.compute_ms) == (["a", "b"], "6-1", 500)
+    assert not streamed.future.done()
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, batch.depth, [item.drafted.left for item in batch.items]) == ("refine", "6-6", [1, 2])
+    queue.answered(batch, ["A", "B"], 0.5)
+    found = streamed.future.result(0)
+    assert (found.answers, found.depth, found.compute_ms) == (["A", "B"], "6-6", 1000)
+    assert taken(queue) == ([3], "6-6")
+
+
+def test_all_texts_are_drafted_before_any_is_refined(clock: Clock) -> None:
+    queue = drafting(clock, batch=2)
+    queue.submit(job(1, 2, 3, wish=fixed("6-6"), draft=Future()))
+    queue.submit(job(4, wish=fixed("6-3"), draft=Future()))
+    stages = []
+    while batch := queue.take():
+        stages.append((batch.stage, batch.depth, sorted(item.tokens for item in batch.items)))
+        queue.answered(batch, [Drafted("", None) for _ in batch.items], 0.1)
+    assert stages == [
+        ("draft", "6-1", [1, 2]),
+        ("draft", "6-1", [3, 4]),  # of different answers, but the same draft
+        ("refine", "6-3", [4]),
+        ("refine", "6-6", [1, 2]),
+        ("refine", "6-6", [3]),
+    ]
+
+
+def test_where_nothing_drafts_there_is_no_draft(clock: Clock) -> None:
+    queue = drafting(clock)
+    streamed = job(1, wish=fixed("6-1"), draft=Future())
+    queue.submit(streamed)
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, streamed.draft.result(0)) == ("whole", None)
+
+
+def test_a_failure_is_told_to_both_who_wait(clock: Clock) -> None:
+    streamed = job(1, draft=Future())
+    streamed.fail(Failed("no"))
+    for future in (streamed.draft, streamed.future):
+        with pytest.raises(Failed):
+            future.result(0)
+
+
+def worker(compute: Callable[[Batch], list[Any]]) -> Worker:
     return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, Clock())))
 
 
 def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:
     go = threading.Event()
 
-    def compute(texts: list[str], depth: str, key: str) -> list[str]:
+    def compute(batch: Batch) -> list[str]:
         go.wait(10)
-        return [text.upper() for text in texts]
+        return [text.upper() for text in batch.texts]
 
     busy = worker(compute)
     jobs = [job(n, wish=fixed("6-6")) for n in (1, 2, 3)]
@@ -282,10 +347,10 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:
 
 
 def test_a_failure_is_told_and_the_next_batch_has_its_turn() -> None:
-    def compute(texts: list[str], depth: str, key: str) -> list[str]:
-        if "xx" in texts:
+    def compute(batch: Batch) -> list[str]:
+        if "xx" in batch.texts:
             raise RuntimeError("no")
-        return texts
+        return batch.texts
 
     steady = worker(compute)
     with pytest.raises(Failed, match="internal error"):

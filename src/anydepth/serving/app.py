@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -16,8 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from anydepth.errors import UserError
 from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
 from anydepth.serving.detection import language_name
-from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
-from anydepth.serving.served import Asked, Served, Task
+from anydepth.serving.jobs import Job, Outcome
+from anydepth.serving.scheduler import Busy, Closed, Failed, Late
+from anydepth.serving.served import Served, Task
 from anydepth.serving.service import Limits, Service
 from anydepth.serving.texts import Lines
 from anydepth.serving.watching import NOTES, Metrics, Observed
@@ -104,11 +106,7 @@ def add_work(app: FastAPI, service: Service) -> None:
 
         if not body.stream:
             return JSONResponse(answer(await outcome(request, one, job)))
-        jobs = [job]
-        if (shallowest := one.shallowest(key)) != job.wish.ladder[0].depth:
-            draft = await run_in_threadpool(one.job, lines.to_do, Asked(shallowest), key, deadline)
-            jobs = [draft, job]
-        return refined(one, jobs, answer)
+        return refined(one, job, answer)
 
     @app.post("/summarize", openapi_extra=body_of(Process))
     async def summarize(request: Request) -> dict[str, Any]:
@@ -138,28 +136,25 @@ def add_work(app: FastAPI, service: Service) -> None:
         return found[0] if isinstance(body.q, str) else found
 
 
-def refined(one: Served, jobs: Sequence[Job], answer: Any) -> StreamingResponse:
-    """Server-sent events: a draft, if it is another depth, and the answer."""
-    waiting: list[asyncio.Future[Outcome]] = []
+def refined(one: Served, job: Job, answer: Any) -> StreamingResponse:
+    """Server-sent events: a draft, if there is a shallower depth, and the answer."""
+    drafted: Future[Outcome | None] = Future()
+    job.draft = drafted
+    final = submit(one, job)
+    draft = asyncio.wrap_future(drafted)
 
     async def events() -> AsyncIterator[str]:
         try:
-            for name, future in zip(["draft", "final"][-len(jobs) :], waiting):
-                left = max(0.0, jobs[-1].deadline - monotonic())
-                yield event(name, answer(await asyncio.wait_for(future, left)))
+            for name, future in (("draft", draft), ("final", final)):
+                left = max(0.0, job.deadline - monotonic())
+                if found := await asyncio.wait_for(future, left):
+                    yield event(name, answer(found))
         except Exception as error:  # the status has been sent: say it in the stream
             yield event("error", {"error": refusal(error)[1]})
         finally:  # also when the client has gone
-            for future in waiting:
-                future.cancel()
+            draft.cancel()
+            final.cancel()
 
-    try:
-        for job in jobs:
-            waiting.append(submit(one, job))
-    except (Busy, Closed):
-        for future in waiting:
-            future.cancel()
-        raise
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 

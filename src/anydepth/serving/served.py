@@ -16,9 +16,12 @@ from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.models import Translator
+from anydepth.refining import draft, draft_depth, refine
 from anydepth.run import Run, load
+from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import Ladder, LoadAware, Point, above_floor, layers, worthwhile
-from anydepth.serving.scheduler import Done, Dropped, Job, Scheduler, Wish, Worker
+from anydepth.serving.scheduler import Done, Dropped, Scheduler
+from anydepth.serving.worker import Worker
 
 log = logging.getLogger("anydepth.serving")
 
@@ -65,6 +68,7 @@ class Served:
             room=room,
             load=self.load_aware(),
             within=self.within,
+            draft_depth=cache(self.draft_depth),
             watch=lambda event: watch(name, event),
         )
         self.worker = Worker(name, self.compute, self.scheduler)
@@ -151,10 +155,9 @@ class Served:
         if math.isinf(ladder[0].ms):
             raise UserError(f"{wanted}: {self.name} was not evaluated and calibrated for this server; give a depth")
 
-    def shallowest(self, key: str) -> str:
-        """The fastest depth known, to show something at once."""
-        ladder = self.ladder(key)
-        return ladder[-1].depth if len(ladder) > 1 else min(self.run.in_language(key or None).depths(), key=layers)
+    def draft_depth(self, depth: str, key: str) -> str | None:
+        """To show something at once while the answer is computed."""
+        return draft_depth(self.run, depth, key)
 
     # ---- work
 
@@ -169,10 +172,15 @@ class Served:
             texts=texts, lengths=[len(one) for one in ids], wish=self.wish(asked, key), key=key, deadline=deadline
         )
 
-    def compute(self, texts: list[str], depth: str, key: str) -> Sequence[Any]:
+    def compute(self, batch: Batch) -> Sequence[Any]:
         """A batch that the scheduler has made."""
+        texts, depth, key = batch.texts, batch.depth, batch.key
         if self.task == "classify":
             return self.run.classify(texts, depth)
+        if batch.stage == "draft":
+            return [Drafted(begun.text, begun) for begun in draft(self.run, texts, depth, key)]
+        if batch.stage == "refine":
+            return refine(self.run, [item.drafted.left for item in batch.items if item.drafted], depth, texts, key)
         found = self.run.outputs(texts, depth, key=key, batch=len(texts), n_best=1)
         return [best.text for (best,) in found]
 
