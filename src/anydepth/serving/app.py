@@ -72,6 +72,7 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
 
     # the usual page of documentation would load its scripts from elsewhere
     app = FastAPI(title="anydepth", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
     add_work(app, service)
     add_information(app, service, metrics)
     add_errors(app)
@@ -170,9 +171,12 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Whether every run is at work."""
+        """Whether every run is at work, and what an operator should look after."""
         well = all(one.worker.alive for one in service.runs)
-        return JSONResponse({"status": "ok" if well else "a worker has died"}, 200 if well else 503)
+        said: dict[str, Any] = {"status": "ok" if well else "a worker has died"}
+        if gone := [one.name for one in service.runs if one.weights_gone]:
+            said["warnings"] = [f"{name}: its files are gone; it goes on from memory" for name in gone]
+        return JSONResponse(said, 200 if well else 503)
 
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:

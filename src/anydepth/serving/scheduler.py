@@ -117,6 +117,11 @@ class Scheduler:
             if texts:
                 self.watch(Dropped(why, texts))
 
+    def give_up(self, error: Exception) -> None:
+        """Everything: there is nobody to compute it."""
+        while self.queue:
+            self.queue.popleft().job.fail(error)
+
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
         self.drop_dead()

@@ -71,7 +71,18 @@ class Served:
             draft_depth=cache(self.draft_depth),
             watch=lambda event: watch(name, event),
         )
+        self.read_ahead()
         self.worker = Worker(name, self.compute, self.scheduler)
+
+    def read_ahead(self) -> None:
+        """All that answers may need of the run's folder: it can be deleted underneath."""
+        for key in self.keys:
+            if len(self.ladder(key)) > 1:
+                self.automatic(key)
+
+    @property
+    def weights_gone(self) -> bool:
+        return self.run.weights is not None and not self.run.weights.is_file()
 
     # ---- depths
 

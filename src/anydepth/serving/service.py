@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -9,7 +10,7 @@ from fastapi import Request
 
 from anydepth.serving.asking import Refused, Translate, Work, check_key, read
 from anydepth.serving.detection import Detector, language_name
-from anydepth.serving.served import Served, Task
+from anydepth.serving.served import Pair, Served, Task
 from anydepth.serving.watching import NOTES
 
 
@@ -35,7 +36,18 @@ class Service:
 
     def __init__(self, runs: Sequence[Served], limits: Limits) -> None:
         self.runs, self.limits, self.detector = runs, limits, Detector()
-        self.pairs = {pair: one for one in reversed(runs) for pair in one.pairs}  # of two, the one named first
+        self.closing = Event()
+
+    @property
+    def pairs(self) -> dict[Pair, Served]:
+        return {pair: one for one in reversed(self.runs) for pair in one.pairs}  # of two, the one named first
+
+    def replace(self, old: Served, new: Served) -> None:
+        """Requests from now on go to the new run. Returns when the old one has finished those before: some may have
+        found their way to it and be about to queue, for which it stays open as long as anybody waits for an answer."""
+        self.runs = [new if one is old else one for one in self.runs]
+        self.closing.wait(self.limits.timeout)
+        old.worker.close()
 
     async def read(self, request: Request, model: type[Any]) -> Any:
         """The body of a request that may be served."""
@@ -91,5 +103,6 @@ class Service:
         ]
 
     def close(self) -> None:
+        self.closing.set()
         for one in self.runs:
             one.worker.close()

@@ -46,22 +46,33 @@ class Worker:
         self.thread.join()
 
     def work(self) -> None:
-        while True:
+        try:
+            while batch := self.next_batch():
+                self.run(batch)
+        finally:  # also where something has killed it: nobody should wait for answers that do not come
             with self.changed:
-                while (batch := self.scheduler.take()) is None:
-                    if self.closing:
-                        return
-                    self.changed.wait()
-            self.run(batch)
+                self.closing = True
+                self.scheduler.give_up(Failed("internal error"))
+
+    def next_batch(self) -> Batch | None:
+        """None when the work is over."""
+        with self.changed:
+            while (batch := self.scheduler.take()) is None:
+                if self.closing:
+                    return None
+                self.changed.wait()
+            return batch
 
     def run(self, batch: Batch) -> None:
         start = monotonic()
         try:
             answers = self.compute(batch)
-        except Exception:  # whatever it is, the next batch deserves its turn
+        except BaseException as error:
             log.exception("a batch failed")
             for item in batch.items:
                 item.job.fail(Failed("internal error"))
-            return
+            if not isinstance(error, Exception):
+                raise
+            return  # whatever it was, the next batch deserves its turn
         with self.changed:
             self.scheduler.answered(batch, answers, monotonic() - start)
