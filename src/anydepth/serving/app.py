@@ -174,8 +174,8 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """Whether every run is at work, and what an operator should look after."""
         well = all(one.worker.alive for one in service.runs)
         said: dict[str, Any] = {"status": "ok" if well else "a worker has died"}
-        if gone := [one.name for one in service.runs if one.weights_gone]:
-            said["warnings"] = [f"{name}: its files are gone; it goes on from memory" for name in gone]
+        if warnings := [f"{one.name}: {warning}" for one in service.runs for warning in one.health()]:
+            said["warnings"] = warnings
         return JSONResponse(said, 200 if well else 503)
 
     @app.get("/frontend/settings")

@@ -61,6 +61,7 @@ class Served:
         self.name, self.run, self.pairs, self.task = name, run, pairs, task_of(run)
         self.keys = list(dict.fromkeys(pairs.values())) or [run.key]
         self.batch = batch or run.config.decoding.batch
+        self.warnings: list[str] = []
         self.ladder = cache(self.make_ladder)
         self.automatic = cache(self.find_automatic)
         self.scheduler = Scheduler(
@@ -80,9 +81,10 @@ class Served:
             if len(self.ladder(key)) > 1:
                 self.automatic(key)
 
-    @property
-    def weights_gone(self) -> bool:
-        return self.run.weights is not None and not self.run.weights.is_file()
+    def health(self) -> list[str]:
+        """What an operator should look after."""
+        gone = self.run.weights is not None and not self.run.weights.is_file()
+        return [*self.warnings, *(["its files are gone; it goes on from memory"] if gone else [])]
 
     # ---- depths
 

@@ -1,6 +1,5 @@
 """`anydepth serve`: loads the runs, listens, and finishes what it has accepted before it goes. SIGHUP reloads them."""
 
-import gc
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -85,12 +84,11 @@ class Reloading:
             new = self.load(self.arguments[old.name])
         except (UserError, OSError) as error:
             log.error("%s was not reloaded: %s", old.name, error)
+            old.warnings = ["it could not be reloaded; the log says why"]
             return
         self.metrics.follow([new])
         log.info("%s was reloaded", old.name)
         self.service.replace(old, new)
-        # whatever still holds the old weights would hold them twice as long
-        gc.collect()
 
 
 def on_hangup(act: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -43,9 +43,13 @@ class Service:
         return {pair: one for one in reversed(self.runs) for pair in one.pairs}  # of two, the one named first
 
     def replace(self, old: Served, new: Served) -> None:
-        """Requests from now on go to the new run. Returns when the old one has finished those before: some may have
-        found their way to it and be about to queue, for which it stays open as long as anybody waits for an answer."""
+        """Requests from now on go to the new run."""
         self.runs = [new if one is old else one for one in self.runs]
+        Thread(target=self.retire, args=[old], name=f"anydepth {old.name} retires", daemon=True).start()
+
+    def retire(self, old: Served) -> None:
+        """It finishes the requests that it has accepted, and those that have found their way to it and are about to
+        queue: for them it stays open as long as anybody waits for an answer."""
         self.closing.wait(self.limits.timeout)
         old.worker.close()
 
