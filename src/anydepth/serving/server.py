@@ -55,6 +55,7 @@ def serve(
             raise UserError(f"{name}: two runs have this name; rename a folder")
     app = create_app(served, Limits(keys=keys, **limits), metrics)
     config = uvicorn.Config(app, host=host, port=port, access_log=False, log_config=None, server_header=False)
+    allow_many_connections()
     on_hangup(Reloading(app.state.service, dict(zip(names, runs)), load, metrics).start)
     print(f"Serving {', '.join(names)} at http://{host}:{port}. Ctrl-C ends it.", flush=True)
     uvicorn.Server(config).run()
@@ -89,6 +90,16 @@ class Reloading:
         self.metrics.follow([new])
         log.info("%s was reloaded", old.name)
         self.service.replace(old, new)
+
+
+def allow_many_connections() -> None:
+    """As many open files as the system lets us have: each connection is one."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def on_hangup(act: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Which run answers a request, and who may ask it for what."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -55,7 +56,11 @@ class Service:
 
     async def read(self, request: Request, model: type[Any]) -> Any:
         """The body of a request that may be served."""
-        body = await read(request, model, self.limits.characters, self.limits.texts)
+        try:
+            reading = read(request, model, self.limits.characters, self.limits.texts)
+            body = await asyncio.wait_for(reading, self.limits.timeout)
+        except TimeoutError:
+            raise Refused(408, "the body did not come in time", {"Connection": "close"}) from None
         check_key(request, body, self.limits.keys)
         notes = request.scope[NOTES]
         notes |= {"texts": len(body.texts), "characters": sum(map(len, body.texts))}
