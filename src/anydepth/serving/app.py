@@ -12,10 +12,10 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from anydepth.errors import UserError
-from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
+from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, described
 from anydepth.serving.detection import language_name
 from anydepth.serving.jobs import Job, Outcome
 from anydepth.serving.scheduler import Busy, Closed, Failed, Late
@@ -23,6 +23,8 @@ from anydepth.serving.served import Served, Task
 from anydepth.serving.service import Limits, Service
 from anydepth.serving.texts import Lines
 from anydepth.serving.watching import NOTES, Metrics, Observed
+
+EVENTS = "text/event-stream"
 
 
 def submit(one: Served, job: Job) -> "asyncio.Future[Outcome]":
@@ -85,7 +87,7 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
 
 
 def add_work(app: FastAPI, service: Service) -> None:
-    @app.post("/translate", openapi_extra=body_of(Translate))
+    @app.post("/translate", **described(Translate, EVENTS))
     async def translate(request: Request) -> Response:
         """Translate a text or several, at the depth that the client or the load says."""
         body: Translate = await service.read(request, Translate)
@@ -94,6 +96,7 @@ def add_work(app: FastAPI, service: Service) -> None:
         detected = await run_in_threadpool(service.detected, body)
         one, key = service.route(detected["language"] if detected else body.source, body.target)
         lines = Lines.of(body.texts)
+        one.worker.check_room(len(lines.to_do))
         deadline = service.deadline(body)
         job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
 
@@ -109,13 +112,13 @@ def add_work(app: FastAPI, service: Service) -> None:
             return JSONResponse(answer(await outcome(request, one, job)))
         return refined(one, job, answer)
 
-    @app.post("/summarize", openapi_extra=body_of(Process))
+    @app.post("/summarize", **described(Process))
     async def summarize(request: Request) -> dict[str, Any]:
         """Summarize a document or several."""
         body, one, found = await process(request, "summarize")
         return {"summary": found.answers[0] if isinstance(body.q, str) else found.answers} | told(request, one, found)
 
-    @app.post("/classify", openapi_extra=body_of(Process))
+    @app.post("/classify", **described(Process))
     async def classify(request: Request) -> dict[str, Any]:
         """Label a text or several."""
         body, one, found = await process(request, "classify")
@@ -125,11 +128,12 @@ def add_work(app: FastAPI, service: Service) -> None:
     async def process(request: Request, task: Task) -> tuple[Process, Served, Outcome]:
         body: Process = await service.read(request, Process)
         one = service.find(task, body.run)
+        one.worker.check_room(len(body.texts))
         texts = [" ".join(text.splitlines()) for text in body.texts]  # a line of a file, to the command line
         job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
         return body, one, await outcome(request, one, job)
 
-    @app.post("/detect", openapi_extra=body_of(Detect))
+    @app.post("/detect", **described(Detect))
     async def detect(request: Request) -> Any:
         """The likeliest languages of a text."""
         body: Detect = await service.read(request, Detect)
@@ -156,7 +160,7 @@ def refined(one: Served, job: Job, answer: Any) -> StreamingResponse:
             draft.cancel()
             final.cancel()
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(events(), media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
 
 def event(name: str, data: dict[str, Any]) -> str:
@@ -169,7 +173,7 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """The languages and what they are translated to."""
         return service.languages()
 
-    @app.get("/health")
+    @app.get("/health", responses={503: {"description": "A worker has died."}})
     async def health() -> JSONResponse:
         """Whether every run is at work, and what an operator should look after."""
         well = all(one.worker.alive for one in service.runs)
@@ -194,16 +198,16 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {side: {"code": code, "name": language_name(code)} for side, code in named.items()},
-            "runs": [described(one) for one in service.runs],
+            "runs": [runs_and_fronts(one) for one in service.runs],
         }
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def numbers() -> Response:
         """For Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def described(one: Served) -> dict[str, Any]:
+def runs_and_fronts(one: Served) -> dict[str, Any]:
     """The front is empty where the run was not evaluated and calibrated."""
     ladder = one.scheduler.load.ladder
     front = [point._asdict() for point in ladder] if len(ladder) > 1 else []

@@ -82,14 +82,18 @@ class Scheduler:
         self.pace = DEFAULT_PACE
         """Seconds for a text, of late."""
 
-    def submit(self, job: Job) -> None:
-        """Accepts a job, or raises Busy. A job that finds the queue empty is always accepted: limits on the size of a
-        request are set elsewhere."""
-        if len(self.queue) + len(job.texts) > self.room:
+    def check_room(self, texts: int) -> None:
+        """Raises Busy where so many more cannot wait. Those that find the queue empty always can: limits on the size of
+        a request are set elsewhere."""
+        if len(self.queue) + texts > self.room:
             self.drop_dead()
-            if self.queue and len(self.queue) + len(job.texts) > self.room:
-                self.watch(Dropped("busy", len(job.texts)))
+            if self.queue and len(self.queue) + texts > self.room:
+                self.watch(Dropped("busy", texts))
                 raise Busy(max(1, math.ceil(len(self.queue) * self.pace)))
+
+    def submit(self, job: Job) -> None:
+        """Accepts a job, or raises Busy."""
+        self.check_room(len(job.texts))
         job.arrived = self.clock()
         self.queue.extend(Item(job, place) for place in range(len(job.texts)))
         self.load.update(self.waiting)

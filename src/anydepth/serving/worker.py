@@ -30,6 +30,11 @@ class Worker:
     def alive(self) -> bool:
         return self.thread.is_alive()
 
+    def check_room(self, texts: int) -> None:
+        """Raises Busy before anything is done for a request that would be refused in the end."""
+        with self.changed:
+            self.scheduler.check_room(texts)
+
     def submit(self, job: Job) -> Future[Outcome]:
         with self.changed:
             if self.closing or not self.alive:
