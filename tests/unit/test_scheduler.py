@@ -17,6 +17,11 @@ from anydepth.serving.worker import Worker
 LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
 
 
+def clear(depth: str, texts: int, tokens: int) -> float:
+    """As if nothing were gained by batches."""
+    return texts * next((point.ms for point in LADDER if point.depth == depth), 1.0)
+
+
 class Clock:
     now = 100.0
 
@@ -38,7 +43,7 @@ def job(*lengths: int, wish: Wish | None = None, **settings: Any) -> Job:
 
 
 def scheduler(clock: Clock, *, batch: int = 4, room: int = 100, wait_ms: float = 40.0, **settings: Any) -> Scheduler:
-    return Scheduler(batch=batch, room=room, load=LoadAware(LADDER, wait_ms, clock), clock=clock, **settings)
+    return Scheduler(batch=batch, room=room, load=LoadAware(LADDER, wait_ms, clear, clock), clock=clock, **settings)
 
 
 def taken(queue: Scheduler) -> tuple[list[int], str]:
@@ -51,66 +56,66 @@ def taken(queue: Scheduler) -> tuple[list[int], str]:
 
 
 def test_depth_falls_at_once_and_to_the_step_that_is_needed(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
+    load = LoadAware(LADDER, 40.0, clear, clock)
     steps = []
     for waiting in (0, 5, 6, 10, 11, 1000):
-        load.update(waiting)
+        load.update(waiting, 10)
         steps.append(load.step)
     assert steps == [0, 0, 1, 1, 2, 2]
-    assert LoadAware(LADDER, 40.0, clock).ms == math.inf
+    assert LoadAware(LADDER, 40.0, clear, clock).ms == math.inf
     assert load.ms == 1.0
 
 
 def test_depth_rises_a_step_for_every_second_of_calm(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(11)
-    load.update(0)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(11, 10)
+    load.update(0, 10)
     assert load.step == 2
     clock.now += 0.9 * HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 2
     clock.now += 0.1 * HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 1
     clock.now += HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 0
 
 
 def test_a_load_between_the_two_thresholds_changes_nothing(clock: Clock) -> None:
     """At 6-6 three to five texts are within the objective, but more than half of it: no reason to rise."""
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(6)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(6, 10)
     for _ in range(20):
         for waiting in (3, 5, 4):
             clock.now += HOLD
-            load.update(waiting)
+            load.update(waiting, 10)
             assert load.step == 1
 
 
 def test_a_short_calm_is_forgotten(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(6)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(6, 10)
     for _ in range(5):
-        load.update(0)
+        load.update(0, 10)
         clock.now += 0.9 * HOLD
-        load.update(5)
+        load.update(5, 10)
     assert load.step == 1
 
 
 def test_after_a_long_silence_the_first_request_is_served_at_full_depth(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(1000)
-    load.update(0)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(1000, 10)
+    load.update(0, 10)
     clock.now += 60
-    load.update(1)
+    load.update(1, 10)
     assert load.step == 0
 
 
 def test_an_unknown_ladder_has_one_step(clock: Clock) -> None:
-    load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clock)
+    load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clear, clock)
     for waiting in (0, 1000):
-        load.update(waiting)
+        load.update(waiting, 10)
         assert (load.step, load.ms) == (0, math.inf)
 
 
@@ -320,7 +325,7 @@ def test_a_failure_is_told_to_both_who_wait(clock: Clock) -> None:
 
 
 def worker(compute: Callable[[Batch], list[Any]]) -> Worker:
-    return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, Clock())))
+    return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, clear, Clock())))
 
 
 def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:

@@ -160,7 +160,9 @@ def refined(one: Served, job: Job, answer: Any) -> StreamingResponse:
             draft.cancel()
             final.cancel()
 
-    return StreamingResponse(events(), media_type=EVENTS, headers={"Cache-Control": "no-store"})
+    # without the second, nginx would hold the draft back until the answer is there
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(), media_type=EVENTS, headers=headers)
 
 
 def event(name: str, data: dict[str, Any]) -> str:

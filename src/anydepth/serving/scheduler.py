@@ -96,14 +96,15 @@ class Scheduler:
         self.check_room(len(job.texts))
         job.arrived = self.clock()
         self.queue.extend(Item(job, place) for place in range(len(job.texts)))
-        self.load.update(self.waiting)
+        self.update_load()
         if not job.texts:
             job.finish(job.arrived)
 
-    @property
-    def waiting(self) -> int:
-        """Texts of other requests behind the oldest: a long request alone is no load."""
-        return len(self.queue) - sum(item.job is self.queue[0].job for item in self.queue)
+    def update_load(self) -> None:
+        """A long request alone is no load: of the oldest, one text counts."""
+        others = len(self.queue) - sum(item.job is self.queue[0].job for item in self.queue)
+        longest = max((item.tokens for item in islice(self.queue, self.batch)), default=0)
+        self.load.update(others + 1 if others else 0, longest)
 
     def drop_dead(self) -> None:
         """Gives up what nobody waits for any more."""
@@ -129,7 +130,7 @@ class Scheduler:
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
         self.drop_dead()
-        self.load.update(self.waiting)
+        self.update_load()
         if not self.queue:
             return None
         oldest = self.queue[0]
@@ -196,7 +197,7 @@ class Scheduler:
                 else:
                     job.finish(now)
         self.pace = 0.8 * self.pace + 0.2 * seconds / len(batch.items)
-        self.load.update(self.waiting)
+        self.update_load()
         self.watch(Done(batch.depth, len(batch.items), seconds))
 
     def refine(self, job: Job, depth: str, now: float) -> None:

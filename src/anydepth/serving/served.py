@@ -3,13 +3,13 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 from anydepth.choosing.budget import Guide, Options
-from anydepth.choosing.calibration import COVERAGE
+from anydepth.choosing.calibration import COVERAGE, Calibration
 from anydepth.classifying import ADAPTIVE
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
@@ -121,8 +121,15 @@ class Served:
             if len(ladder := self.ladder(key)) > 1:
                 known = self.guide(key).calibration
                 longest = known.predict(ladder[0].depth, max(known.tokens), 1, COVERAGE)
-                return LoadAware(ladder, longest, monotonic)
-        return LoadAware(self.ladder(self.keys[0]), math.inf, monotonic)
+                return LoadAware(ladder, longest, partial(self.clear_ms, known), monotonic)
+        return LoadAware(self.ladder(self.keys[0]), math.inf, lambda depth, texts, tokens: 0.0, monotonic)
+
+    def clear_ms(self, known: Calibration, depth: str, texts: int, tokens: int) -> float:
+        """In full batches, one after the other, and one for the rest. (A few texts need far longer each than many: what
+        one takes in a full batch says little about them.)"""
+        full, rest = divmod(texts, self.batch)
+        last = known.predict(depth, tokens, rest, None) if rest else 0.0
+        return full * known.predict(depth, tokens, self.batch, None) + last
 
     def find_automatic(self, key: str) -> Ladder:
         """The fastest depth that is not significantly worse than the best, and the steps below it."""
