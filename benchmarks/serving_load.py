@@ -82,7 +82,7 @@ async def measure(running: Running, texts: Texts, loads: list[float], rounds: in
     if not run["front"]:
         raise SystemExit("the run is not evaluated and calibrated: load would not change its depth")
     full = {"depth": run["front"][0]["depth"]}
-    unloaded = await one_by_one(running.port, texts, full, count=60)
+    unloaded = await one_by_one(running.port, texts, full, count=100)
     p95 = quantile(unloaded, 0.95)
     capacity = await closed_loop(running.port, texts, full, seconds)
     print(f"unloaded p50 {median(unloaded):.0f} ms, p95 {p95:.0f} ms; capacity {capacity:.1f} a second", flush=True)
@@ -117,9 +117,9 @@ async def measure(running: Running, texts: Texts, loads: list[float], rounds: in
 
 async def one_by_one(port: int, texts: Texts, asked: dict[str, Any], count: int) -> list[float]:
     """Milliseconds of an idle server; the first few warm up."""
-    pool, found = Pool(port), []
-    for place in range(count + 5):
-        reply = await pool.post("/translate", question(texts, place % len(texts.source), asked))
+    pool, found, draw = Pool(port), [], random.Random(3)
+    for _ in range(count + 5):
+        reply = await pool.post("/translate", question(texts, draw.randrange(len(texts.source)), asked))
         assert reply.status == 200, reply
         found.append(1000 * reply.seconds)
     pool.close()
@@ -128,17 +128,17 @@ async def one_by_one(port: int, texts: Texts, asked: dict[str, Any], count: int)
 
 async def closed_loop(port: int, texts: Texts, asked: dict[str, Any], seconds: float) -> float:
     """Answers a second when as many clients as are good for it ask again at once."""
-    pool, answered, draw, end = Pool(port), 0, random.Random(1), time.perf_counter() + seconds
+    pool, answered, draw, start = Pool(port), 0, random.Random(1), time.perf_counter()
 
     async def client() -> None:
         nonlocal answered
-        while time.perf_counter() < end:
+        while time.perf_counter() < start + seconds:
             reply = await pool.post("/translate", question(texts, draw.randrange(len(texts.source)), asked))
-            answered += reply.status == 200 and time.perf_counter() < end
+            answered += reply.status == 200
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     pool.close()
-    return answered / seconds
+    return answered / (time.perf_counter() - start)
 
 
 async def open_loop(

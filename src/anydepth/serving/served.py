@@ -115,12 +115,12 @@ class Served:
         return self.run.guide(self.run.config.decoding.beam, key)
 
     def load_aware(self) -> LoadAware:
-        """Others should wait no longer than a full-depth answer takes at most when the server is idle: together that is
-        twice the unloaded time."""
+        """A batch should take no longer than 95 of 100 full-depth answers do when the server is idle: who waits for one
+        and is in the next has an answer in twice that time."""
         for key in self.keys:
             if len(ladder := self.ladder(key)) > 1:
                 known = self.guide(key).calibration
-                longest = known.predict(ladder[0].depth, max(known.tokens), 1, COVERAGE)
+                longest = known.usual_p95(ladder[0].depth)
                 return LoadAware(ladder, longest, partial(self.clear_ms, known), monotonic)
         return LoadAware(self.ladder(self.keys[0]), math.inf, lambda depth, texts, tokens: 0.0, monotonic)
 
