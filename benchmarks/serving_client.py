@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,17 +74,13 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def serve(run: str, *settings: object, log: Path = Path(os.devnull), cores: Sequence[int] = ()) -> Iterator[Running]:
-    """`anydepth serve` on a free port of this machine, one thread for a batch, on some cores where they are given."""
+def serve(run: str, *settings: object) -> Iterator[Running]:
+    """`anydepth serve` on a free port of this machine, with the environment that deploy/ gives it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = [sys.executable, "-m", "anydepth", "serve", run, "--port", str(port), *map(str, settings)]
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            line, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-    if cores:
-        os.sched_setaffinity(process.pid, cores)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     running = Running(port, process)
     try:
         wait_until_healthy(running)

@@ -9,13 +9,12 @@ of full-depth answers of an idle server. Who has no answer by then hangs up (tim
 counts against goodput, the answers a second within the objective. Each load is offered in turn at the
 fixed full depth and with the depth left to the server. Then a burst of three times the capacity between two calm parts.
 
-The server has one core and this program another, where there are two. Everything stays on this machine.
+The server computes with one thread; leave it a core, and another for this program. Everything stays on this machine.
 """
 
 import argparse
 import asyncio
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -62,10 +61,7 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS)
     parser.add_argument("--out", type=Path, required=True, help="writes OUT.json and OUT.png")
     args = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        os.sched_setaffinity(0, cores[1:])
-    with serve(args.run, "--device", "cpu", cores=cores[:1]) as running:
+    with serve(args.run, "--device", "cpu") as running:
         pair = next(one for one in running.get("/languages") if one["targets"])
         languages = {"source": pair["code"], "target": pair["targets"][0]}
         texts = Texts(read_texts(args.source), read_texts(args.reference), languages)

@@ -43,7 +43,8 @@ def job(*lengths: int, wish: Wish | None = None, **settings: Any) -> Job:
 
 
 def scheduler(clock: Clock, *, batch: int = 4, room: int = 100, wait_ms: float = 40.0, **settings: Any) -> Scheduler:
-    return Scheduler(batch=batch, room=room, load=LoadAware(LADDER, wait_ms, clear, clock), clock=clock, **settings)
+    load = settings.pop("load", None) or LoadAware(LADDER, wait_ms, clear, clock)
+    return Scheduler(batch=batch, room=room, load=load, clock=clock, **settings)
 
 
 def taken(queue: Scheduler) -> tuple[list[int], str]:
@@ -260,6 +261,18 @@ def test_times_add_up_over_batches(clock: Clock) -> None:
 
 
 # ---- the thread
+
+
+def test_who_is_much_longer_travels_alone(clock: Clock) -> None:
+    """A batch takes some time for itself, and as long as its longest for every text."""
+
+    def clear(depth: str, texts: int, tokens: int) -> float:
+        return 10.0 + texts * tokens
+
+    queue = scheduler(clock, load=LoadAware(LADDER, 1e9, clear, clock))
+    for length in (5, 90, 6, 4):
+        queue.submit(job(length, wish=fixed("6-6")))
+    assert [taken(queue), taken(queue)] == [([5, 6, 4], "6-6"), ([90], "6-6")]
 
 
 # ---- drafts

@@ -138,7 +138,7 @@ class Scheduler:
         now = self.now(oldest)
         alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, now)]
         alike.sort(key=lambda item: abs(item.tokens - oldest.tokens))  # stable: the oldest stays first
-        items = self.as_many_as_fit(alike)
+        items = self.worth_together(alike, now.depth)
         for item in items:
             self.settle_depth(item.job)
         chosen = set(items)
@@ -167,14 +167,17 @@ class Scheduler:
         if job.draft and not self.draft_depth(job.depth, job.key):
             settle(job.draft, None)
 
-    def as_many_as_fit(self, items: list[Item]) -> list[Item]:
-        longest, count = 0, 0
-        for item in items[: self.batch]:
+    def worth_together(self, items: list[Item], depth: str) -> list[Item]:
+        """As many of them, from the first, as make each the cheapest: a batch takes as long as its longest text, so
+        that one much longer than the others is better computed by itself."""
+        longest, best, cheapest = 0, 1, math.inf
+        for count, item in enumerate(items[: self.batch], start=1):
             longest = max(longest, item.tokens)
-            if count and (longest + 1) * (count + 1) > SEARCH_TOKENS:
+            if count > 1 and (longest + 1) * count > SEARCH_TOKENS:
                 break
-            count += 1
-        return items[:count]
+            if (each := self.load.clear_ms(depth, count, longest) / count) <= cheapest:
+                best, cheapest = count, each
+        return items[:best]
 
     def depth_of(self, job: Job) -> str:
         """The depth that it has, or would get now."""

@@ -125,11 +125,8 @@ class Served:
         return LoadAware(self.ladder(self.keys[0]), math.inf, lambda depth, texts, tokens: 0.0, monotonic)
 
     def clear_ms(self, known: Calibration, depth: str, texts: int, tokens: int) -> float:
-        """In full batches, one after the other, and one for the rest. (A few texts need far longer each than many: what
-        one takes in a full batch says little about them.)"""
-        full, rest = divmod(texts, self.batch)
-        last = known.predict(depth, tokens, rest, None) if rest else 0.0
-        return full * known.predict(depth, tokens, self.batch, None) + last
+        """0 where a depth was not calibrated: nothing is known to be cheaper."""
+        return known.clear_ms(depth, texts, tokens, self.batch) if depth in known.by_depth else 0.0
 
     def find_automatic(self, key: str) -> Ladder:
         """The fastest depth that is not significantly worse than the best, and the steps below it."""
