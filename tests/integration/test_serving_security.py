@@ -5,7 +5,9 @@ import hmac
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,25 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Client) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as slow:
         slow.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nq=")
         assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_hundreds_of_connections_at_once(run: Run) -> None:
+    """The long form, with ten thousand, is benchmarks/serving_faults.py."""
+    body = b"q=July&source=en&target=de"
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with serving({"golden": (run, ENGLISH_GERMAN)}, room=50) as client, ExitStack() as closing:
+        opened = [
+            closing.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=30)) for _ in range(300)
+        ]
+        for one in opened:
+            one.sendall(head)
+        assert client.get("/health").status == 200
+        for one in opened:
+            one.sendall(body)
+        statuses = Counter(one.recv(12)[-3:].decode() for one in opened)
+        assert statuses.keys() <= {"200", "429"}
+        assert statuses["200"] >= 50
+        assert client.translate("July").status == 200
 
 
 def test_headers_have_an_end(client: Client) -> None:

@@ -113,6 +113,22 @@ def test_after_a_long_silence_the_first_request_is_served_at_full_depth(clock: C
     assert load.step == 0
 
 
+def test_a_machine_that_is_busier_than_when_calibrated_falls_earlier(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(5, 10)
+    assert load.step == 0
+    for _ in range(30):
+        load.took("6-6", 5, 10, 80.0)
+    assert load.slowness == pytest.approx(2.0, abs=0.01)
+    load.update(5, 10)
+    assert load.step == 1
+    for _ in range(30):
+        load.took("6-6", 5, 10, 20.0)  # faster than calibrated counts as calibrated
+    assert load.slowness == pytest.approx(1.0, abs=0.01)
+    load.took("6-6", 5, 10, 1e9)
+    assert load.slowness < 2.0
+
+
 def test_an_unknown_ladder_has_one_step(clock: Clock) -> None:
     load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clear, clock)
     for waiting in (0, 1000):

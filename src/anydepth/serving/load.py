@@ -15,6 +15,10 @@ ClearMs = Callable[[str, int, int], float]
 CALM = 0.5
 """A deeper step is taken again when the wait there is at most this share of the longest allowed: without a gap between
 falling and rising, depth would flutter."""
+LEARNING = 0.2
+"""The weight of the last batch in what is thought of the machine."""
+SLOWEST = 4.0
+"""Times as long as calibrated, at most: one batch that was stopped for seconds says nothing about the next."""
 HOLD = 1.0
 """Seconds that this must have lasted, for every step."""
 
@@ -70,10 +74,18 @@ class LoadAware:
         self.ladder, self.longest_wait_ms, self.clear_ms, self.clock = ladder, longest_wait_ms, clear_ms, clock
         self.step = 0
         self.calm_since: float | None = None
+        self.slowness = 1.0
+        """Of late, how many times as long batches took as they should: a machine may be busier than when calibrated."""
+
+    def took(self, depth: str, texts: int, tokens: int, ms: float) -> None:
+        """Learns from a batch."""
+        if expected := self.clear_ms(depth, texts, tokens):
+            ratio = min(SLOWEST, max(1.0, ms / expected))
+            self.slowness += LEARNING * (ratio - self.slowness)
 
     def update(self, queued: int, tokens: int) -> None:
         """Called whenever the queue has changed: how many texts, and how long the longest of those that come next."""
-        waits = [self.clear_ms(point.depth, queued, tokens) if queued else 0.0 for point in self.ladder]
+        waits = [self.slowness * self.clear_ms(point.depth, queued, tokens) if queued else 0.0 for point in self.ladder]
         last = len(self.ladder) - 1
         needed = next((step for step, wait in enumerate(waits) if wait <= self.longest_wait_ms), last)
         if needed > self.step:

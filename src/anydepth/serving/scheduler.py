@@ -200,6 +200,8 @@ class Scheduler:
                 else:
                     job.finish(now)
         self.pace = 0.8 * self.pace + 0.2 * seconds / len(batch.items)
+        if batch.stage == "whole":
+            self.load.took(batch.depth, len(batch.items), max(item.tokens for item in batch.items), 1000 * seconds)
         self.update_load()
         self.watch(Done(batch.depth, len(batch.items), seconds))
 
