@@ -1,5 +1,7 @@
 """A translator whose shallow decoder exit drafts what its full depth confirms (decoding/speculative.py)."""
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -31,12 +33,13 @@ class TranslatorDrafter:
         )
         self.used: int | None = None
 
-    def open(self, source: Tensor) -> "TranslatorDrafter":
-        """Reads (R, S) padded sources, and prepares them for the decoder's attention."""
+    def open(self, source: Tensor, memory: Tensor | None = None) -> Self:
+        """Reads (R, S) padded sources, unless all that the decoder reads of them is known, a `memory` (R, S, D); and
+        prepares them for its attention."""
         model, plans = self.model, self.plans
         self.reader.look_at(source)
         if self.shared:
-            steps = self.reader.steps(plans)
+            steps = self.reader.steps(plans, memory)
             self.low.reads(model, steps[: len(self.low.plan)])
             self.high.reads(model, steps[len(self.low.plan) :])
         else:

@@ -29,11 +29,14 @@ class Reader:
         dtype = self.model.output.weight.dtype
         self.source, self.sees = source, Padded(as_scores((source != self.model.pad)[:, None, None, :], dtype))
 
-    def steps(self, plans: Plans) -> list[Step]:
-        """Of the decoder."""
+    def steps(self, plans: Plans, memory: Tensor | None = None) -> list[Step]:
+        """Of the decoder; a `memory`, (R, S, D), is all that it reads of the sources, known from before."""
         positions = torch.arange(self.source.shape[1], device=self.source.device)[None]
         encoder_gates, gates = self.gates(plans)
-        memories = self.model.encode(self.source, positions, self.sees, plans, encoder_gates)
+        if memory is not None:
+            memories = [Memory(memory)] * len(plans.decoder)
+        else:
+            memories = self.model.encode(self.source, positions, self.sees, plans, encoder_gates)
         return list(zip(memories, [None] * len(memories) if gates is None else gates))
 
     def gates(self, plans: Plans) -> tuple[Tensor | None, Tensor | None]:

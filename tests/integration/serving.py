@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import uvicorn
 
 from anydepth.serving.app import create_app
+from anydepth.serving.jobs import Batch
 from anydepth.serving.served import Served
 from anydepth.serving.service import Limits
 from anydepth.serving.watching import Metrics
@@ -86,10 +87,10 @@ def held(one: Served) -> Iterator[threading.Event]:
     """A run that computes nothing until the block is left; the event is set when it would like to begin."""
     gate, reached, compute = threading.Event(), threading.Event(), one.worker.compute
 
-    def when_let(texts: list[str], depth: str, key: str) -> Sequence[Any]:
+    def when_let(batch: Batch) -> Sequence[Any]:
         reached.set()
         gate.wait(30)
-        return compute(texts, depth, key)
+        return compute(batch)
 
     one.worker.compute = when_let
     try:

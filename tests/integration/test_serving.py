@@ -118,10 +118,10 @@ def test_a_stream_has_a_draft_and_the_answer(client: Client, run: Run) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [event.splitlines() for event in answer.content.strip().split("\n\n")]
     assert [name for name, _ in events] == ["event: draft", "event: final"]
-    for depth, (_, data) in zip(("1-1", "2-2"), events):
+    for depth, (_, data) in zip(("2-1", "2-2"), events):
         said = json.loads(data.removeprefix("data: "))
         assert (said["depth"], said["translatedText"]) == (depth, run.translate(TEXTS[:2], depth))
-    only = client.translate(TEXTS[0], stream=True, depth="1-1").content
+    only = client.translate(TEXTS[0], stream=True, depth="2-1").content
     assert only.startswith("event: final")
     assert only.count("event:") == 1
 
@@ -271,16 +271,16 @@ def test_a_stream_that_nobody_reads_is_not_computed(run: Run) -> None:
             with socket.create_connection(("127.0.0.1", client.port)) as leaving:
                 head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
                 leaving.sendall(head.encode() + body)
-                wait_for(lambda: client.number('anydepth_queue_texts{run="golden"}') == 2)
+                wait_for(lambda: client.number('anydepth_queue_texts{run="golden"}') == 1)
             time.sleep(0.2)
         assert first.result(30).status == 200
-        wait_for(lambda: client.number('anydepth_dropped_texts_total{run="golden",why="gone"}') == 2)
+        wait_for(lambda: client.number('anydepth_dropped_texts_total{run="golden",why="gone"}') == 1)
 
 
 def test_a_fault_is_answered_and_forgotten(run: Run) -> None:
     with serving({"golden": (run, ENGLISH_GERMAN)}) as client:
         one = client.runs[0]
-        compute, one.worker.compute = one.worker.compute, lambda texts, depth, key: 1 // 0
+        compute, one.worker.compute = one.worker.compute, lambda batch: 1 // 0
         answer = client.translate(TEXTS[0])
         assert (answer.status, answer.content) == (500, {"error": "internal error"})
         assert "event: error" in client.translate(TEXTS[0], stream=True).content

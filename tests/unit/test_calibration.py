@@ -113,6 +113,18 @@ def test_chances_are_shares_of_the_measurements() -> None:
     assert [known.predict("6-6", 5, 1, level) for level in (0.2, 0.5, 0.95)] == [5, 15, 20]
 
 
+def test_a_queue_takes_as_long_as_its_batches() -> None:
+    known = calibration([timing(batch=1, base=10, slope=0), timing(batch=8, base=24, slope=0)])
+    assert [known.clear_ms("6-6", texts, 5, 8) for texts in (0, 1, 8, 9, 16)] == [0, 10, 24, 34, 48]
+    assert known.clear_ms("6-6", 8, 5, 1) == 80
+
+
+def test_the_usual_p95_is_over_lengths_and_outputs() -> None:
+    one = replace(timing(base=0, slope=1), ratios=[1.0] * 9 + [3.0])
+    known = replace(calibration([one]), tokens=[10] * 9 + [20])
+    assert known.usual_p95("6-6") == 30.0
+
+
 def test_covering_takes_the_slowest_of_few() -> None:
     assert [covering(count) for count in (1, 18, 19, 20, 39, 100)] == [1, 18, 19, 20, 38, 96]
 

@@ -3,15 +3,23 @@
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most, worthwhile
-from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Job, Late, Scheduler, Wish, Worker
+from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Late, Scheduler
+from anydepth.serving.worker import Worker
 
 LADDER = [Point("6-6", 30.0, 8.0), Point("6-2", 29.0, 4.0), Point("2-1", 25.0, 1.0)]
+
+
+def clear(depth: str, texts: int, tokens: int) -> float:
+    """As if nothing were gained by batches."""
+    return texts * next((point.ms for point in LADDER if point.depth == depth), 1.0)
 
 
 class Clock:
@@ -35,7 +43,8 @@ def job(*lengths: int, wish: Wish | None = None, **settings: Any) -> Job:
 
 
 def scheduler(clock: Clock, *, batch: int = 4, room: int = 100, wait_ms: float = 40.0, **settings: Any) -> Scheduler:
-    return Scheduler(batch=batch, room=room, load=LoadAware(LADDER, wait_ms, clock), clock=clock, **settings)
+    load = settings.pop("load", None) or LoadAware(LADDER, wait_ms, clear, clock)
+    return Scheduler(batch=batch, room=room, load=load, clock=clock, **settings)
 
 
 def taken(queue: Scheduler) -> tuple[list[int], str]:
@@ -48,66 +57,82 @@ def taken(queue: Scheduler) -> tuple[list[int], str]:
 
 
 def test_depth_falls_at_once_and_to_the_step_that_is_needed(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
+    load = LoadAware(LADDER, 40.0, clear, clock)
     steps = []
     for waiting in (0, 5, 6, 10, 11, 1000):
-        load.update(waiting)
+        load.update(waiting, 10)
         steps.append(load.step)
     assert steps == [0, 0, 1, 1, 2, 2]
-    assert LoadAware(LADDER, 40.0, clock).ms == math.inf
+    assert LoadAware(LADDER, 40.0, clear, clock).ms == math.inf
     assert load.ms == 1.0
 
 
 def test_depth_rises_a_step_for_every_second_of_calm(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(11)
-    load.update(0)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(11, 10)
+    load.update(0, 10)
     assert load.step == 2
     clock.now += 0.9 * HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 2
     clock.now += 0.1 * HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 1
     clock.now += HOLD
-    load.update(0)
+    load.update(0, 10)
     assert load.step == 0
 
 
 def test_a_load_between_the_two_thresholds_changes_nothing(clock: Clock) -> None:
     """At 6-6 three to five texts are within the objective, but more than half of it: no reason to rise."""
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(6)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(6, 10)
     for _ in range(20):
         for waiting in (3, 5, 4):
             clock.now += HOLD
-            load.update(waiting)
+            load.update(waiting, 10)
             assert load.step == 1
 
 
 def test_a_short_calm_is_forgotten(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(6)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(6, 10)
     for _ in range(5):
-        load.update(0)
+        load.update(0, 10)
         clock.now += 0.9 * HOLD
-        load.update(5)
+        load.update(5, 10)
     assert load.step == 1
 
 
 def test_after_a_long_silence_the_first_request_is_served_at_full_depth(clock: Clock) -> None:
-    load = LoadAware(LADDER, 40.0, clock)
-    load.update(1000)
-    load.update(0)
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(1000, 10)
+    load.update(0, 10)
     clock.now += 60
-    load.update(1)
+    load.update(1, 10)
     assert load.step == 0
 
 
+def test_a_machine_that_is_busier_than_when_calibrated_falls_earlier(clock: Clock) -> None:
+    load = LoadAware(LADDER, 40.0, clear, clock)
+    load.update(5, 10)
+    assert load.step == 0
+    for _ in range(30):
+        load.took("6-6", 5, 10, 80.0)
+    assert load.slowness == pytest.approx(2.0, abs=0.01)
+    load.update(5, 10)
+    assert load.step == 1
+    for _ in range(30):
+        load.took("6-6", 5, 10, 20.0)  # faster than calibrated counts as calibrated
+    assert load.slowness == pytest.approx(1.0, abs=0.01)
+    load.took("6-6", 5, 10, 1e9)
+    assert load.slowness < 2.0
+
+
 def test_an_unknown_ladder_has_one_step(clock: Clock) -> None:
-    load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clock)
+    load = LoadAware([Point("6-6", math.nan, math.inf)], math.inf, clear, clock)
     for waiting in (0, 1000):
-        load.update(waiting)
+        load.update(waiting, 10)
         assert (load.step, load.ms) == (0, math.inf)
 
 
@@ -254,16 +279,90 @@ def test_times_add_up_over_batches(clock: Clock) -> None:
 # ---- the thread
 
 
-def worker(compute: Callable[[list[str], str, str], list[Any]]) -> Worker:
-    return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, Clock())))
+def test_who_is_much_longer_travels_alone(clock: Clock) -> None:
+    """A batch takes some time for itself, and as long as its longest for every text."""
+
+    def clear(depth: str, texts: int, tokens: int) -> float:
+        return 10.0 + texts * tokens
+
+    queue = scheduler(clock, load=LoadAware(LADDER, 1e9, clear, clock))
+    for length in (5, 90, 6, 4):
+        queue.submit(job(length, wish=fixed("6-6")))
+    assert [taken(queue), taken(queue)] == [([5, 6, 4], "6-6"), ([90], "6-6")]
+
+
+# ---- drafts
+
+
+def drafting(clock: Clock, **settings: Any) -> Scheduler:
+    return scheduler(clock, draft_depth=lambda depth, key: None if depth.endswith("-1") else "6-1", **settings)
+
+
+def test_a_draft_comes_first_and_its_texts_next(clock: Clock) -> None:
+    queue = drafting(clock)
+    streamed, other = job(1, 2, wish=fixed("6-6"), draft=Future()), job(3, wish=fixed("6-6"))
+    queue.submit(streamed)
+    queue.submit(other)
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, batch.depth, len(batch.items)) == ("draft", "6-1", 2)
+    queue.answered(batch, [Drafted("a", 1), Drafted("b", 2)], 0.5)
+    drafted = streamed.draft.result(0)
+    assert (drafted.answers, drafted.depth, drafted.compute_ms) == (["a", "b"], "6-1", 500)
+    assert not streamed.future.done()
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, batch.depth, [item.drafted.left for item in batch.items]) == ("refine", "6-6", [1, 2])
+    queue.answered(batch, ["A", "B"], 0.5)
+    found = streamed.future.result(0)
+    assert (found.answers, found.depth, found.compute_ms) == (["A", "B"], "6-6", 1000)
+    assert taken(queue) == ([3], "6-6")
+
+
+def test_all_texts_are_drafted_before_any_is_refined(clock: Clock) -> None:
+    queue = drafting(clock, batch=2)
+    queue.submit(job(1, 2, 3, wish=fixed("6-6"), draft=Future()))
+    queue.submit(job(4, wish=fixed("6-3"), draft=Future()))
+    stages = []
+    while batch := queue.take():
+        stages.append((batch.stage, batch.depth, sorted(item.tokens for item in batch.items)))
+        queue.answered(batch, [Drafted("", None) for _ in batch.items], 0.1)
+    assert stages == [
+        ("draft", "6-1", [1, 2]),
+        ("draft", "6-1", [3, 4]),  # of different answers, but the same draft
+        ("refine", "6-3", [4]),
+        ("refine", "6-6", [1, 2]),
+        ("refine", "6-6", [3]),
+    ]
+
+
+def test_where_nothing_drafts_there_is_no_draft(clock: Clock) -> None:
+    queue = drafting(clock)
+    streamed = job(1, wish=fixed("6-1"), draft=Future())
+    queue.submit(streamed)
+    batch = queue.take()
+    assert batch
+    assert (batch.stage, streamed.draft.result(0)) == ("whole", None)
+
+
+def test_a_failure_is_told_to_both_who_wait(clock: Clock) -> None:
+    streamed = job(1, draft=Future())
+    streamed.fail(Failed("no"))
+    for future in (streamed.draft, streamed.future):
+        with pytest.raises(Failed):
+            future.result(0)
+
+
+def worker(compute: Callable[[Batch], list[Any]]) -> Worker:
+    return Worker("test", compute, Scheduler(batch=8, room=100, load=LoadAware(LADDER, 1e9, clear, Clock())))
 
 
 def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:
     go = threading.Event()
 
-    def compute(texts: list[str], depth: str, key: str) -> list[str]:
+    def compute(batch: Batch) -> list[str]:
         go.wait(10)
-        return [text.upper() for text in texts]
+        return [text.upper() for text in batch.texts]
 
     busy = worker(compute)
     jobs = [job(n, wish=fixed("6-6")) for n in (1, 2, 3)]
@@ -282,10 +381,10 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new() -> None:
 
 
 def test_a_failure_is_told_and_the_next_batch_has_its_turn() -> None:
-    def compute(texts: list[str], depth: str, key: str) -> list[str]:
-        if "xx" in texts:
+    def compute(batch: Batch) -> list[str]:
+        if "xx" in batch.texts:
             raise RuntimeError("no")
-        return texts
+        return batch.texts
 
     steady = worker(compute)
     with pytest.raises(Failed, match="internal error"):

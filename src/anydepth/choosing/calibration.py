@@ -134,6 +134,19 @@ class Calibration:
             return times[-1] * sentences / known[-1].batch
         return float(np.interp(sentences, [one.batch for one in known], times))
 
+    def clear_ms(self, depth: str, texts: int, tokens: int, batch: int) -> float:
+        """What a queue of so many texts takes, the longest of so many tokens, in full batches and one for the rest. (A
+        few texts need far longer each than many: what one takes in a full batch says little about them.)"""
+        full, rest = divmod(texts, batch)
+        last = self.predict(depth, tokens, rest, None) if rest else 0.0
+        return full * self.predict(depth, tokens, batch, None) + last
+
+    def usual_p95(self, depth: str) -> float:
+        """Milliseconds that 95 of 100 sentences of usual lengths take at most, each by itself."""
+        alone = self.by_depth[depth][0]
+        times = sorted(alone.typical(tokens) * ratio for tokens in self.tokens for ratio in alone.ratios)
+        return times[covering(len(times)) - 1]
+
     def chance(self, depth: str, tokens: float, sentences: int, ms: float) -> float:
         """That a batch is done by then: the share of measurements, at the nearest batch size, that would have been."""
         nearest = min(self.by_depth[depth], key=lambda one: abs(math.log(one.batch / sentences)))

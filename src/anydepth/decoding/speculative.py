@@ -7,7 +7,7 @@ that the host would have to read: on a GPU it is one CUDA graph (decoding/record
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -87,6 +87,15 @@ class Rows:
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
+class Proposal(NamedTuple):
+    """What a shallower search has found, to be judged before anything else."""
+
+    tokens: Tensor
+    """(R, q) bos and its words, without the end mark; then padding."""
+    states: Tensor
+    """(R, q, D) what the drafter reads of them."""
+
+
 @dataclass
 class Outcome:
     found: list[Hypothesis]
@@ -98,13 +107,25 @@ class Outcome:
 
 @torch.no_grad()
 def speculate(
-    decoder: Drafter, bos: int, eos: int, pad: int, max_lengths: Tensor, drafts: int, length_penalty: float = 1.0
+    decoder: Drafter,
+    bos: int,
+    eos: int,
+    pad: int,
+    max_lengths: Tensor,
+    drafts: int,
+    length_penalty: float = 1.0,
+    proposal: Proposal | None = None,
 ) -> Outcome:
-    """The most probable word at every step, `drafts` words drafted a round. `max_lengths` (B,) lies on the device."""
+    """The most probable word at every step, `drafts` words drafted a round. `max_lengths` (B,) lies on the device. A
+    proposal is judged in a round of its own before the others."""
     rows = Rows.new(max_lengths, int(max_lengths.max()), drafts, bos, pad)
     found, rounds, words, count = dict[int, Hypothesis](), 0, 0, 0
     while len(rows.last):
-        play_round(decoder, rows, bos, eos, pad, drafts)
+        if proposal and not count:
+            places = torch.arange(proposal.tokens.shape[1], device=max_lengths.device).expand_as(proposal.tokens)
+            judge(decoder, rows, proposal.tokens, [proposal.states], places, bos, eos, pad)
+        else:
+            play_round(decoder, rows, bos, eos, pad, drafts)
         count += 1
         if count % steps_between_checks(max_lengths.device):
             continue
@@ -128,7 +149,14 @@ def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, draft
         states.append(decoder.read(words[k], places[:, k : k + 1]))
         if k < drafts:
             words.append(forbid_marks(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
-    drafted = torch.cat(words, dim=1)
+    judge(decoder, rows, torch.cat(words, dim=1), states, places, bos, eos, pad)
+
+
+def judge(
+    decoder: Drafter, rows: Rows, drafted: Tensor, states: list[Tensor], places: Tensor, bos: int, eos: int, pad: int
+) -> None:
+    """Lengthens the rows by the words drafted, (R, q) behind the last one, that the full depth would have chosen
+    itself, and by its choice of the next."""
     logits = decoder.judge(drafted, states, places)
     log_probabilities = next_log_probabilities(logits.flatten(0, 1), bos, eos, pad).view(logits.shape)
     gains, chosen = log_probabilities.max(dim=-1)
@@ -137,6 +165,7 @@ def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, draft
     goes_on = (drafted[:, 1:] == chosen[:, :-1]) & (chosen[:, :-1] != eos)
     kept = torch.minimum(goes_on.cumprod(dim=1).sum(dim=1) + 1, rows.limits - rows.lengths).where(rows.running, 0)
 
+    order = torch.arange(drafted.shape[1], device=kept.device)
     rows.tokens.scatter_(1, places.where(rows.running[:, None], rows.tokens.shape[1] - 1), chosen)
     rows.log_probabilities += gains.masked_fill(order >= kept[:, None], 0.0).sum(dim=1)
     rows.rounds += rows.running

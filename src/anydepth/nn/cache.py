@@ -93,11 +93,19 @@ class FixedSlot:
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         cache = self.cache
         if self.keys is None or self.values is None:
-            shape = (key.shape[0], cache.room, *key.shape[2:])
-            self.keys, self.values = key.new_zeros(shape), value.new_zeros(shape)
+            self.keys, self.values = self.room_for(key), self.room_for(value)
         self.keys[cache.rows, cache.positions] = key
         self.values[cache.rows, cache.positions] = value
         return self.keys[:, : cache.used], self.values[:, : cache.used], cache.seen
+
+    def begin_with(self, key: Tensor, value: Tensor) -> None:
+        """(R, n, H, d) of the first words, known from an earlier search."""
+        self.keys, self.values = self.room_for(key), self.room_for(value)
+        self.keys[:, : key.shape[1]] = key
+        self.values[:, : value.shape[1]] = value
+
+    def room_for(self, like: Tensor) -> Tensor:
+        return like.new_zeros(like.shape[0], self.cache.room, *like.shape[2:])
 
 
 class FixedCache:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -11,17 +12,20 @@ from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from anydepth.errors import UserError
-from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, body_of
+from anydepth.serving.asking import UNSPOKEN, Detect, Process, Refused, Translate, described
 from anydepth.serving.detection import language_name
 from anydepth.serving.frontend import add_page, runs_and_fronts
-from anydepth.serving.scheduler import Busy, Closed, Failed, Job, Late, Outcome
-from anydepth.serving.served import Asked, Served, Task
+from anydepth.serving.jobs import Job, Outcome
+from anydepth.serving.scheduler import Busy, Closed, Failed, Late
+from anydepth.serving.served import Served, Task
 from anydepth.serving.service import Limits, Service
 from anydepth.serving.texts import Lines
 from anydepth.serving.watching import NOTES, Metrics, Observed
+
+EVENTS = "text/event-stream"
 
 
 def submit(one: Served, job: Job) -> "asyncio.Future[Outcome]":
@@ -71,6 +75,7 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
 
     # the usual page of documentation would load its scripts from elsewhere
     app = FastAPI(title="anydepth", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
     add_work(app, service)
     add_information(app, service, metrics)
     add_page(app, service)
@@ -84,7 +89,7 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
 
 
 def add_work(app: FastAPI, service: Service) -> None:
-    @app.post("/translate", openapi_extra=body_of(Translate))
+    @app.post("/translate", **described(Translate, EVENTS))
     async def translate(request: Request) -> Response:
         """Translate a text or several, at the depth that the client or the load says."""
         body: Translate = await service.read(request, Translate)
@@ -93,6 +98,7 @@ def add_work(app: FastAPI, service: Service) -> None:
         detected = await run_in_threadpool(service.detected, body)
         one, key = service.route(detected["language"] if detected else body.source, body.target)
         lines = Lines.of(body.texts)
+        one.worker.check_room(len(lines.to_do))
         deadline = service.deadline(body)
         job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
 
@@ -106,19 +112,15 @@ def add_work(app: FastAPI, service: Service) -> None:
 
         if not body.stream:
             return JSONResponse(answer(await outcome(request, one, job)))
-        jobs = [job]
-        if (shallowest := one.shallowest(key)) != job.wish.ladder[0].depth:
-            draft = await run_in_threadpool(one.job, lines.to_do, Asked(shallowest), key, deadline)
-            jobs = [draft, job]
-        return refined(one, jobs, answer)
+        return refined(one, job, answer)
 
-    @app.post("/summarize", openapi_extra=body_of(Process))
+    @app.post("/summarize", **described(Process))
     async def summarize(request: Request) -> dict[str, Any]:
         """Summarize a document or several."""
         body, one, found = await process(request, "summarize")
         return {"summary": found.answers[0] if isinstance(body.q, str) else found.answers} | told(request, one, found)
 
-    @app.post("/classify", openapi_extra=body_of(Process))
+    @app.post("/classify", **described(Process))
     async def classify(request: Request) -> dict[str, Any]:
         """Label a text or several."""
         body, one, found = await process(request, "classify")
@@ -128,11 +130,12 @@ def add_work(app: FastAPI, service: Service) -> None:
     async def process(request: Request, task: Task) -> tuple[Process, Served, Outcome]:
         body: Process = await service.read(request, Process)
         one = service.find(task, body.run)
+        one.worker.check_room(len(body.texts))
         texts = [" ".join(text.splitlines()) for text in body.texts]  # a line of a file, to the command line
         job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
         return body, one, await outcome(request, one, job)
 
-    @app.post("/detect", openapi_extra=body_of(Detect))
+    @app.post("/detect", **described(Detect))
     async def detect(request: Request) -> Any:
         """The likeliest languages of a text."""
         body: Detect = await service.read(request, Detect)
@@ -140,29 +143,28 @@ def add_work(app: FastAPI, service: Service) -> None:
         return found[0] if isinstance(body.q, str) else found
 
 
-def refined(one: Served, jobs: Sequence[Job], answer: Any) -> StreamingResponse:
-    """Server-sent events: a draft, if it is another depth, and the answer."""
-    waiting: list[asyncio.Future[Outcome]] = []
+def refined(one: Served, job: Job, answer: Any) -> StreamingResponse:
+    """Server-sent events: a draft, if there is a shallower depth, and the answer."""
+    drafted: Future[Outcome | None] = Future()
+    job.draft = drafted
+    final = submit(one, job)
+    draft = asyncio.wrap_future(drafted)
 
     async def events() -> AsyncIterator[str]:
         try:
-            for name, future in zip(["draft", "final"][-len(jobs) :], waiting):
-                left = max(0.0, jobs[-1].deadline - monotonic())
-                yield event(name, answer(await asyncio.wait_for(future, left)))
+            for name, future in (("draft", draft), ("final", final)):
+                left = max(0.0, job.deadline - monotonic())
+                if found := await asyncio.wait_for(future, left):
+                    yield event(name, answer(found))
         except Exception as error:  # the status has been sent: say it in the stream
             yield event("error", {"error": refusal(error)[1]})
         finally:  # also when the client has gone
-            for future in waiting:
-                future.cancel()
+            draft.cancel()
+            final.cancel()
 
-    try:
-        for job in jobs:
-            waiting.append(submit(one, job))
-    except (Busy, Closed):
-        for future in waiting:
-            future.cancel()
-        raise
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    # without the second, nginx would hold the draft back until the answer is there
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(), media_type=EVENTS, headers=headers)
 
 
 def event(name: str, data: dict[str, Any]) -> str:
@@ -175,11 +177,14 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
         """The languages and what they are translated to."""
         return service.languages()
 
-    @app.get("/health")
+    @app.get("/health", responses={503: {"description": "A worker has died."}})
     async def health() -> JSONResponse:
-        """Whether every run is at work."""
+        """Whether every run is at work, and what an operator should look after."""
         well = all(one.worker.alive for one in service.runs)
-        return JSONResponse({"status": "ok" if well else "a worker has died"}, 200 if well else 503)
+        said: dict[str, Any] = {"status": "ok" if well else "a worker has died"}
+        if warnings := [f"{one.name}: {warning}" for one in service.runs for warning in one.health()]:
+            said["warnings"] = warnings
+        return JSONResponse(said, 200 if well else 503)
 
     @app.get("/frontend/settings")
     def settings() -> dict[str, Any]:
@@ -200,7 +205,7 @@ def add_information(app: FastAPI, service: Service, metrics: Metrics) -> None:
             "runs": [runs_and_fronts(one) for one in service.runs],
         }
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def numbers() -> Response:
         """For Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

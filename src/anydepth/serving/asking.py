@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class Detect(BaseModel):
-    q: str | list[str]
+    q: str | list[str] = Field(examples=["forty-one kilometers", ["July", "Monday"]])
     api_key: str = ""
 
     @property
@@ -59,8 +59,8 @@ class Work(Detect):
 
 
 class Translate(Work):
-    source: str = "auto"
-    target: str
+    source: str = Field("auto", examples=["auto", "en"])
+    target: str = Field(examples=["de"])
     format: Literal["text", "html"] = "text"
     stream: bool = Field(False, description="Server-sent events: a shallow draft at once, then the answer.")
 
@@ -74,10 +74,31 @@ class Process(Work):
 Body = TypeVar("Body", bound=Detect)
 
 
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Its description for OpenAPI: we read bodies ourselves, because clients send forms as well as JSON."""
+REFUSALS = {
+    400: "What was asked is wrong: the message says what.",
+    403: "An API key is missing.",
+    404: "There is no run for this.",
+    408: "The body did not come in time.",
+    413: "Too many characters, texts or bytes.",
+    415: "Neither JSON nor a form.",
+    429: "Too many are waiting: try again after Retry-After seconds.",
+    500: "Something broke: the server's log says what.",
+    503: "The server is going down, or a worker has died.",
+    504: "There was no answer in time.",
+}
+
+
+def described(model: type[BaseModel], *more: str) -> dict[str, Any]:
+    """A path that takes such bodies, for OpenAPI: we read them ourselves, because clients send forms as well as JSON.
+    `more` are other types that it answers with than JSON."""
     schema = {"schema": model.model_json_schema()}
-    return {"requestBody": {"required": True, "content": {JSON: schema, FORM: schema}}}
+    error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+    refusals = {status: {"description": why, "content": {JSON: {"schema": error}}} for status, why in REFUSALS.items()}
+    answer = {"description": "The answer.", "content": {kind: {} for kind in (JSON, *more)}}
+    return {
+        "openapi_extra": {"requestBody": {"required": True, "content": {JSON: schema, FORM: schema}}},
+        "responses": {200: answer} | refusals,
+    }
 
 
 async def read(request: Request, model: type[Body], characters: int, texts: int) -> Body:

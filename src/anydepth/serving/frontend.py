@@ -20,7 +20,6 @@ KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 HEADERS = {
     # nothing from elsewhere, no script or style in the page itself, no page around it
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
@@ -57,7 +56,7 @@ def kind(name: str) -> str | None:
 def load_of(one: Served) -> dict[str, Any]:
     scheduler = one.scheduler
     with one.worker.changed:
-        scheduler.load.update(scheduler.waiting)  # depth rises also while nobody asks
+        scheduler.update_load()  # depth rises also while nobody asks
         return {
             "run": one.name,
             "waiting": len(scheduler.queue),

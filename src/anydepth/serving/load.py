@@ -9,9 +9,16 @@ from anydepth.choosing.calibration import LEAST_GAIN
 Clock = Callable[[], float]
 """Seconds that only grow."""
 
+ClearMs = Callable[[str, int, int], float]
+"""What so many texts take at a depth, the longest of so many tokens."""
+
 CALM = 0.5
 """A deeper step is taken again when the wait there is at most this share of the longest allowed: without a gap between
 falling and rising, depth would flutter."""
+LEARNING = 0.2
+"""The weight of the last batch in what is thought of the machine."""
+SLOWEST = 4.0
+"""Times as long as calibrated, at most: one batch that was stopped for seconds says nothing about the next."""
 HOLD = 1.0
 """Seconds that this must have lasted, for every step."""
 
@@ -57,18 +64,28 @@ def layers(depth: str) -> tuple[int, ...]:
 class LoadAware:
     """Which step of a ladder the load allows.
 
-    The wait at a step is the number of waiting texts times what one takes there. Depth falls at once to the first step
-    whose wait is within the objective, and rises one step for every HOLD seconds of calm.
+    The wait at a step is what all that is queued would take there. Depth falls at once to the first step whose wait is
+    within the objective, and rises one step for every HOLD seconds of calm. Who comes while a batch is computed waits
+    for that batch and for the next: as neither takes longer than the objective for the wait, nobody waits more than
+    twice that, until the last step is reached.
     """
 
-    def __init__(self, ladder: Ladder, longest_wait_ms: float, clock: Clock) -> None:
-        self.ladder, self.longest_wait_ms, self.clock = ladder, longest_wait_ms, clock
+    def __init__(self, ladder: Ladder, longest_wait_ms: float, clear_ms: ClearMs, clock: Clock) -> None:
+        self.ladder, self.longest_wait_ms, self.clear_ms, self.clock = ladder, longest_wait_ms, clear_ms, clock
         self.step = 0
         self.calm_since: float | None = None
+        self.slowness = 1.0
+        """Of late, how many times as long batches took as they should: a machine may be busier than when calibrated."""
 
-    def update(self, waiting: int) -> None:
-        """Called whenever the number of waiting texts has changed."""
-        waits = [waiting * point.ms if waiting else 0.0 for point in self.ladder]
+    def took(self, depth: str, texts: int, tokens: int, ms: float) -> None:
+        """Learns from a batch."""
+        if expected := self.clear_ms(depth, texts, tokens):
+            ratio = min(SLOWEST, max(1.0, ms / expected))
+            self.slowness += LEARNING * (ratio - self.slowness)
+
+    def update(self, queued: int, tokens: int) -> None:
+        """Called whenever the queue has changed: how many texts, and how long the longest of those that come next."""
+        waits = [self.slowness * self.clear_ms(point.depth, queued, tokens) if queued else 0.0 for point in self.ladder]
         last = len(self.ladder) - 1
         needed = next((step for step, wait in enumerate(waits) if wait <= self.longest_wait_ms), last)
         if needed > self.step:

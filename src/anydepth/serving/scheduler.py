@@ -4,29 +4,24 @@ A batch is filled with what has arrived while the one before it was computed: te
 the oldest, the nearest in length first. Nobody waits for a batch to fill.
 """
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
 from itertools import islice
-from threading import Condition, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
-from anydepth.serving.load import Clock, Ladder, LoadAware, at_most
+from anydepth.serving.jobs import Batch, Item, Job, Now, settle
+from anydepth.serving.load import Clock, LoadAware, at_most
 
 LOOK_AHEAD = 8
 """Batches' worth of texts that mates are looked for in: bounds the work of one choice."""
 DEFAULT_PACE = 0.05
 """Seconds that a text is taken to need before any was answered, for Retry-After."""
 
-log = logging.getLogger("anydepth.serving")
-
-Compute = Callable[[list[str], str, str], Sequence[Any]]
-"""Answers to texts at a depth, in a language."""
+DraftDepth = Callable[[str, str], str | None]
+"""The depth that drafts for another, in a language; None where none does."""
 Within = Callable[[float, int, int, str], str]
 """The depth for so many milliseconds, for texts the longest of which has so many tokens, their number and language."""
 
@@ -49,80 +44,6 @@ class Closed(Exception):
 
 class Failed(Exception):
     """Something broke while computing; the log says what."""
-
-
-class Outcome(NamedTuple):
-    """What a request gets."""
-
-    answers: list[Any]
-    depth: str
-    queue_ms: float
-    compute_ms: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """The depths that a request may get."""
-
-    ladder: Ladder
-    """Load decides among these; a single one is fixed."""
-    budget_ms: float | None = None
-    """From arrival to answer: the best depth that is predicted to keep it, whatever the load."""
-
-
-@dataclass(kw_only=True, eq=False)
-class Job:
-    """The texts of one request. All get the same depth: that chosen when the first of them is begun."""
-
-    texts: list[str]
-    lengths: list[int]
-    """In tokens."""
-    wish: Wish
-    key: str = ""
-    """The language."""
-    deadline: float = math.inf
-    """On the scheduler's clock; nothing is begun after it."""
-    future: Future[Outcome] = field(default_factory=Future)
-    """Cancelled when the client has gone."""
-    arrived: float = 0.0
-    depth: str = ""
-    compute_s: float = 0.0
-    answers: dict[int, Any] = field(default_factory=dict)
-
-    def fail(self, error: Exception) -> None:
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:  # the client has gone, or another of its texts failed
-            return
-
-    def finish(self, now: float) -> None:
-        answers = [self.answers[place] for place in range(len(self.texts))]
-        waited = max(0.0, now - self.arrived - self.compute_s)
-        try:
-            self.future.set_result(Outcome(answers, self.depth, 1000 * waited, 1000 * self.compute_s))
-        except InvalidStateError:
-            return
-
-
-class Item(NamedTuple):
-    """One text of a job."""
-
-    job: Job
-    place: int
-
-    @property
-    def tokens(self) -> int:
-        return self.job.lengths[self.place]
-
-
-class Batch(NamedTuple):
-    items: list[Item]
-    depth: str
-    key: str
-
-    @property
-    def texts(self) -> list[str]:
-        return [item.job.texts[item.place] for item in self.items]
 
 
 class Done(NamedTuple):
@@ -150,34 +71,40 @@ class Scheduler:
         room: int,
         load: LoadAware,
         within: Within | None = None,
+        draft_depth: DraftDepth = lambda depth, key: None,
         clock: Clock = monotonic,
         watch: Callable[[Done | Dropped], None] = lambda event: None,
     ) -> None:
         """`batch` texts are computed together at most; `room` may wait."""
         self.batch, self.room, self.load, self.within = batch, room, load, within
-        self.clock, self.watch = clock, watch
+        self.draft_depth, self.clock, self.watch = draft_depth, clock, watch
         self.queue: deque[Item] = deque()
         self.pace = DEFAULT_PACE
         """Seconds for a text, of late."""
 
-    def submit(self, job: Job) -> None:
-        """Accepts a job, or raises Busy. A job that finds the queue empty is always accepted: limits on the size of a
-        request are set elsewhere."""
-        if len(self.queue) + len(job.texts) > self.room:
+    def check_room(self, texts: int) -> None:
+        """Raises Busy where so many more cannot wait. Those that find the queue empty always can: limits on the size of
+        a request are set elsewhere."""
+        if len(self.queue) + texts > self.room:
             self.drop_dead()
-            if self.queue and len(self.queue) + len(job.texts) > self.room:
-                self.watch(Dropped("busy", len(job.texts)))
+            if self.queue and len(self.queue) + texts > self.room:
+                self.watch(Dropped("busy", texts))
                 raise Busy(max(1, math.ceil(len(self.queue) * self.pace)))
+
+    def submit(self, job: Job) -> None:
+        """Accepts a job, or raises Busy."""
+        self.check_room(len(job.texts))
         job.arrived = self.clock()
         self.queue.extend(Item(job, place) for place in range(len(job.texts)))
-        self.load.update(self.waiting)
+        self.update_load()
         if not job.texts:
             job.finish(job.arrived)
 
-    @property
-    def waiting(self) -> int:
-        """Texts of other requests behind the oldest: a long request alone is no load."""
-        return len(self.queue) - sum(item.job is self.queue[0].job for item in self.queue)
+    def update_load(self) -> None:
+        """A long request alone is no load: of the oldest, one text counts."""
+        others = len(self.queue) - sum(item.job is self.queue[0].job for item in self.queue)
+        longest = max((item.tokens for item in islice(self.queue, self.batch)), default=0)
+        self.load.update(others + 1 if others else 0, longest)
 
     def drop_dead(self) -> None:
         """Gives up what nobody waits for any more."""
@@ -195,38 +122,62 @@ class Scheduler:
             if texts:
                 self.watch(Dropped(why, texts))
 
+    def give_up(self, error: Exception) -> None:
+        """Everything: there is nobody to compute it."""
+        while self.queue:
+            self.queue.popleft().job.fail(error)
+
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
         self.drop_dead()
-        self.load.update(self.waiting)
+        self.update_load()
         if not self.queue:
             return None
         oldest = self.queue[0]
-        depth = self.depth_of(oldest.job)
-        alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, depth)]
+        self.settle_depth(oldest.job)
+        now = self.now(oldest)
+        alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, now)]
         alike.sort(key=lambda item: abs(item.tokens - oldest.tokens))  # stable: the oldest stays first
-        items = self.as_many_as_fit(alike)
+        items = self.worth_together(alike, now.depth)
         for item in items:
-            item.job.depth = depth
+            self.settle_depth(item.job)
         chosen = set(items)
         self.queue = deque(item for item in self.queue if item not in chosen)
-        return Batch(items, depth, oldest.job.key)
+        return Batch(items, now.depth, oldest.job.key, now.stage)
 
-    def goes_with(self, item: Item, oldest: Item, depth: str) -> bool:
-        """Same language and depth. Who has a budget travels alone: mates would cost time that it may not have."""
+    def now(self, item: Item) -> Now:
+        """What would be computed of it, were it begun now."""
+        job = item.job
+        depth = self.depth_of(job)
+        if item.drafted:
+            return Now("refine", depth)
+        drafts = self.draft_depth(depth, job.key) if job.draft else None
+        return Now("draft", drafts) if drafts else Now("whole", depth)
+
+    def goes_with(self, item: Item, oldest: Item, now: Now) -> bool:
+        """Same language, depth and stage. Who has a budget travels alone: mates cost time that it may not have."""
         if item.job is oldest.job:
             return True
         budgets = item.job.wish.budget_ms, oldest.job.wish.budget_ms
-        return budgets == (None, None) and item.job.key == oldest.job.key and self.depth_of(item.job) == depth
+        return budgets == (None, None) and item.job.key == oldest.job.key and self.now(item) == now
 
-    def as_many_as_fit(self, items: list[Item]) -> list[Item]:
-        longest, count = 0, 0
-        for item in items[: self.batch]:
+    def settle_depth(self, job: Job) -> None:
+        """From now on it does not change."""
+        job.depth = self.depth_of(job)
+        if job.draft and not self.draft_depth(job.depth, job.key):
+            settle(job.draft, None)
+
+    def worth_together(self, items: list[Item], depth: str) -> list[Item]:
+        """As many of them, from the first, as make each the cheapest: a batch takes as long as its longest text, so
+        that one much longer than the others is better computed by itself."""
+        longest, best, cheapest = 0, 1, math.inf
+        for count, item in enumerate(items[: self.batch], start=1):
             longest = max(longest, item.tokens)
-            if count and (longest + 1) * (count + 1) > SEARCH_TOKENS:
+            if count > 1 and (longest + 1) * count > SEARCH_TOKENS:
                 break
-            count += 1
-        return items[:count]
+            if (each := self.load.clear_ms(depth, count, longest) / count) <= cheapest:
+                best, cheapest = count, each
+        return items[:best]
 
     def depth_of(self, job: Job) -> str:
         """The depth that it has, or would get now."""
@@ -244,58 +195,19 @@ class Scheduler:
         for job in jobs.values():
             job.compute_s += seconds
             if len(job.answers) == len(job.texts):
-                job.finish(now)
+                if batch.stage == "draft":
+                    self.refine(job, batch.depth, now)
+                else:
+                    job.finish(now)
         self.pace = 0.8 * self.pace + 0.2 * seconds / len(batch.items)
-        self.load.update(self.waiting)
+        if batch.stage == "whole":
+            self.load.took(batch.depth, len(batch.items), max(item.tokens for item in batch.items), 1000 * seconds)
+        self.update_load()
         self.watch(Done(batch.depth, len(batch.items), seconds))
 
-
-class Worker:
-    """A scheduler and the thread that works for it."""
-
-    def __init__(self, name: str, compute: Compute, scheduler: Scheduler) -> None:
-        self.compute, self.scheduler = compute, scheduler
-        self.changed = Condition()
-        self.closing = False
-        self.thread = Thread(target=self.work, name=f"anydepth {name}", daemon=True)
-        self.thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self.thread.is_alive()
-
-    def submit(self, job: Job) -> Future[Outcome]:
-        with self.changed:
-            if self.closing or not self.alive:
-                raise Closed("the server is going down")
-            self.scheduler.submit(job)
-            self.changed.notify()
-        return job.future
-
-    def close(self) -> None:
-        """Takes nothing new, finishes what was accepted."""
-        with self.changed:
-            self.closing = True
-            self.changed.notify()
-        self.thread.join()
-
-    def work(self) -> None:
-        while True:
-            with self.changed:
-                while (batch := self.scheduler.take()) is None:
-                    if self.closing:
-                        return
-                    self.changed.wait()
-            self.run(batch)
-
-    def run(self, batch: Batch) -> None:
-        start = monotonic()
-        try:
-            answers = self.compute(batch.texts, batch.depth, batch.key)
-        except Exception:  # whatever it is, the next batch deserves its turn
-            log.exception("a batch failed")
-            for item in batch.items:
-                item.job.fail(Failed("internal error"))
-            return
-        with self.changed:
-            self.scheduler.answered(batch, answers, monotonic() - start)
+    def refine(self, job: Job, depth: str, now: float) -> None:
+        """Gives out the draft; its texts have waited long enough to be the next."""
+        drafted = [job.answers.pop(place) for place in range(len(job.texts))]
+        assert job.draft
+        settle(job.draft, job.outcome(now, depth, [one.answer for one in drafted]))
+        self.queue.extendleft(reversed([Item(job, place, one) for place, one in enumerate(drafted)]))

@@ -3,22 +3,25 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 from anydepth.choosing.budget import Guide, Options
-from anydepth.choosing.calibration import COVERAGE
+from anydepth.choosing.calibration import COVERAGE, Calibration
 from anydepth.classifying import ADAPTIVE
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.models import Translator
+from anydepth.refining import draft, draft_depth, refine
 from anydepth.run import Run, load
+from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import Ladder, LoadAware, Point, above_floor, layers, worthwhile
-from anydepth.serving.scheduler import Done, Dropped, Job, Scheduler, Wish, Worker
+from anydepth.serving.scheduler import Done, Dropped, Scheduler
+from anydepth.serving.worker import Worker
 
 log = logging.getLogger("anydepth.serving")
 
@@ -58,6 +61,7 @@ class Served:
         self.name, self.run, self.pairs, self.task = name, run, pairs, task_of(run)
         self.keys = list(dict.fromkeys(pairs.values())) or [run.key]
         self.batch = batch or run.config.decoding.batch
+        self.warnings: list[str] = []
         self.ladder = cache(self.make_ladder)
         self.automatic = cache(self.find_automatic)
         self.scheduler = Scheduler(
@@ -65,9 +69,22 @@ class Served:
             room=room,
             load=self.load_aware(),
             within=self.within,
+            draft_depth=cache(self.draft_depth),
             watch=lambda event: watch(name, event),
         )
+        self.read_ahead()
         self.worker = Worker(name, self.compute, self.scheduler)
+
+    def read_ahead(self) -> None:
+        """All that answers may need of the run's folder: it can be deleted underneath."""
+        for key in self.keys:
+            if len(self.ladder(key)) > 1:
+                self.automatic(key)
+
+    def health(self) -> list[str]:
+        """What an operator should look after."""
+        gone = self.run.weights is not None and not self.run.weights.is_file()
+        return [*self.warnings, *(["its files are gone; it goes on from memory"] if gone else [])]
 
     # ---- depths
 
@@ -98,14 +115,18 @@ class Served:
         return self.run.guide(self.run.config.decoding.beam, key)
 
     def load_aware(self) -> LoadAware:
-        """Others should wait no longer than a full-depth answer takes at most when the server is idle: together that is
-        twice the unloaded time."""
+        """A batch should take no longer than 95 of 100 full-depth answers do when the server is idle: who waits for one
+        and is in the next has an answer in twice that time."""
         for key in self.keys:
             if len(ladder := self.ladder(key)) > 1:
                 known = self.guide(key).calibration
-                longest = known.predict(ladder[0].depth, max(known.tokens), 1, COVERAGE)
-                return LoadAware(ladder, longest, monotonic)
-        return LoadAware(self.ladder(self.keys[0]), math.inf, monotonic)
+                longest = known.usual_p95(ladder[0].depth)
+                return LoadAware(ladder, longest, partial(self.clear_ms, known), monotonic)
+        return LoadAware(self.ladder(self.keys[0]), math.inf, lambda depth, texts, tokens: 0.0, monotonic)
+
+    def clear_ms(self, known: Calibration, depth: str, texts: int, tokens: int) -> float:
+        """0 where a depth was not calibrated: nothing is known to be cheaper."""
+        return known.clear_ms(depth, texts, tokens, self.batch) if depth in known.by_depth else 0.0
 
     def find_automatic(self, key: str) -> Ladder:
         """The fastest depth that is not significantly worse than the best, and the steps below it."""
@@ -151,10 +172,9 @@ class Served:
         if math.isinf(ladder[0].ms):
             raise UserError(f"{wanted}: {self.name} was not evaluated and calibrated for this server; give a depth")
 
-    def shallowest(self, key: str) -> str:
-        """The fastest depth known, to show something at once."""
-        ladder = self.ladder(key)
-        return ladder[-1].depth if len(ladder) > 1 else min(self.run.in_language(key or None).depths(), key=layers)
+    def draft_depth(self, depth: str, key: str) -> str | None:
+        """To show something at once while the answer is computed."""
+        return draft_depth(self.run, depth, key)
 
     # ---- work
 
@@ -169,10 +189,15 @@ class Served:
             texts=texts, lengths=[len(one) for one in ids], wish=self.wish(asked, key), key=key, deadline=deadline
         )
 
-    def compute(self, texts: list[str], depth: str, key: str) -> Sequence[Any]:
+    def compute(self, batch: Batch) -> Sequence[Any]:
         """A batch that the scheduler has made."""
+        texts, depth, key = batch.texts, batch.depth, batch.key
         if self.task == "classify":
             return self.run.classify(texts, depth)
+        if batch.stage == "draft":
+            return [Drafted(begun.text, begun) for begun in draft(self.run, texts, depth, key)]
+        if batch.stage == "refine":
+            return refine(self.run, [item.drafted.left for item in batch.items if item.drafted], depth, texts, key)
         found = self.run.outputs(texts, depth, key=key, batch=len(texts), n_best=1)
         return [best.text for (best,) in found]
 

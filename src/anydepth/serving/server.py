@@ -1,10 +1,20 @@
-"""`anydepth serve`: loads the runs, listens, and finishes what it has accepted before it goes."""
+"""`anydepth serve`: loads the runs, listens, and finishes what it has accepted before it goes. SIGHUP reloads them."""
 
-from collections.abc import Sequence
+import logging
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
 
 from anydepth.errors import UserError
+
+if TYPE_CHECKING:
+    from anydepth.serving.served import Served
+    from anydepth.serving.service import Service
+    from anydepth.serving.watching import Metrics
+
+log = logging.getLogger("anydepth.serving")
 
 
 def serve(
@@ -27,22 +37,74 @@ def serve(
     except ImportError as error:
         raise UserError(f"serving needs {error.name}: pip install 'anydepth[serve]'") from None
     from anydepth.serving.app import create_app
-    from anydepth.serving.served import load_served
+    from anydepth.serving.served import Served, load_served
     from anydepth.serving.service import Limits
     from anydepth.serving.watching import Metrics, log_to_stderr
 
     keys = read_keys(key_file) if key_file else []
     log_to_stderr()
     metrics = Metrics()
-    served = [load_served(run, device, batch=batch, room=queue, watch=metrics.saw) for run in runs]
+
+    def load(run: str) -> Served:
+        return load_served(run, device, batch=batch, room=queue, watch=metrics.saw)
+
+    served = [load(run) for run in runs]
     names = [one.name for one in served]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{name}: two runs have this name; rename a folder")
     app = create_app(served, Limits(keys=keys, **limits), metrics)
     config = uvicorn.Config(app, host=host, port=port, access_log=False, log_config=None, server_header=False)
+    allow_many_connections()
+    on_hangup(Reloading(app.state.service, dict(zip(names, runs)), load, metrics).start)
     print(f"Serving {', '.join(names)} at http://{host}:{port}. Ctrl-C ends it.", flush=True)
     uvicorn.Server(config).run()
+
+
+class Reloading:
+    """Loads the runs again, while the server goes on."""
+
+    def __init__(
+        self, service: "Service", arguments: dict[str, str], load: Callable[[str], "Served"], metrics: "Metrics"
+    ) -> None:
+        """`arguments` of the command line, by the names of the runs."""
+        self.service, self.arguments, self.load, self.metrics = service, arguments, load, metrics
+        self.one_at_a_time = Lock()
+
+    def start(self) -> None:
+        Thread(target=self.reload, name="anydepth reload", daemon=True).start()
+
+    def reload(self) -> None:
+        with self.one_at_a_time:
+            for old in self.service.runs:
+                self.reload_one(old)
+
+    def reload_one(self, old: "Served") -> None:
+        """A run that cannot be loaded stays as it was."""
+        try:
+            new = self.load(self.arguments[old.name])
+        except (UserError, OSError) as error:
+            log.error("%s was not reloaded: %s", old.name, error)
+            old.warnings = ["it could not be reloaded; the log says why"]
+            return
+        self.metrics.follow([new])
+        log.info("%s was reloaded", old.name)
+        self.service.replace(old, new)
+
+
+def allow_many_connections() -> None:
+    """As many open files as the system lets us have: each connection is one."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def on_hangup(act: Callable[[], None]) -> None:
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        signal.signal(signal.SIGHUP, lambda number, frame: act())
 
 
 def read_keys(file: Path) -> list[str]:

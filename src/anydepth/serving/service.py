@@ -1,7 +1,9 @@
 """Which run answers a request, and who may ask it for what."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -9,7 +11,7 @@ from fastapi import Request
 
 from anydepth.serving.asking import Refused, Translate, Work, check_key, read
 from anydepth.serving.detection import Detector, language_name
-from anydepth.serving.served import Served, Task
+from anydepth.serving.served import Pair, Served, Task
 from anydepth.serving.watching import NOTES
 
 
@@ -35,11 +37,30 @@ class Service:
 
     def __init__(self, runs: Sequence[Served], limits: Limits) -> None:
         self.runs, self.limits, self.detector = runs, limits, Detector()
-        self.pairs = {pair: one for one in reversed(runs) for pair in one.pairs}  # of two, the one named first
+        self.closing = Event()
+
+    @property
+    def pairs(self) -> dict[Pair, Served]:
+        return {pair: one for one in reversed(self.runs) for pair in one.pairs}  # of two, the one named first
+
+    def replace(self, old: Served, new: Served) -> None:
+        """Requests from now on go to the new run."""
+        self.runs = [new if one is old else one for one in self.runs]
+        Thread(target=self.retire, args=[old], name=f"anydepth {old.name} retires", daemon=True).start()
+
+    def retire(self, old: Served) -> None:
+        """It finishes the requests that it has accepted, and those that have found their way to it and are about to
+        queue: for them it stays open as long as anybody waits for an answer."""
+        self.closing.wait(self.limits.timeout)
+        old.worker.close()
 
     async def read(self, request: Request, model: type[Any]) -> Any:
         """The body of a request that may be served."""
-        body = await read(request, model, self.limits.characters, self.limits.texts)
+        try:
+            reading = read(request, model, self.limits.characters, self.limits.texts)
+            body = await asyncio.wait_for(reading, self.limits.timeout)
+        except TimeoutError:
+            raise Refused(408, "the body did not come in time", {"Connection": "close"}) from None
         check_key(request, body, self.limits.keys)
         notes = request.scope[NOTES]
         notes |= {"texts": len(body.texts), "characters": sum(map(len, body.texts))}
@@ -91,5 +112,6 @@ class Service:
         ]
 
     def close(self) -> None:
+        self.closing.set()
         for one in self.runs:
             one.worker.close()

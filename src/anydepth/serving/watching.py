@@ -16,6 +16,8 @@ from anydepth.serving.scheduler import Done, Dropped
 from anydepth.serving.served import Served
 
 log = logging.getLogger("anydepth.serving")
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+"""Browsers must not take for a page what is none."""
 NOTES = "anydepth.notes"
 """Where, in the scope of a request, its handler leaves what the log should say."""
 QUIET = "quiet"
@@ -63,7 +65,7 @@ def lowered(one: Served) -> float:
 
 
 class Observed:
-    """Counts and logs every request."""
+    """Counts and logs every request, whatever it was answered with."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
         """`paths` are those with numbers of their own: others, whatever a client invents, share one."""
@@ -80,6 +82,7 @@ class Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message["headers"], NO_SNIFFING]
             await send(message)
 
         try:
