@@ -111,8 +111,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(said | getattr(record, "fields", {}), ensure_ascii=False)
 
 
+class Stderr(logging.Handler):
+    """Whatever it is at the moment: what was there when logging began may be closed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 def log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Stderr()
     handler.setFormatter(JsonLines())
     for name in ("anydepth.serving", "uvicorn.error"):
         logger = logging.getLogger(name)
