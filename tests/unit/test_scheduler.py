@@ -242,6 +242,19 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(clock: Clock) -> None:
     queue.submit(job(1))
 
 
+def test_texts_that_are_being_prepared_count_as_waiting(clock: Clock) -> None:
+    queue = scheduler(clock, room=3)
+    worker = Worker("x", lambda batch: [], queue)
+    with worker.place_for(2), worker.place_for(1):
+        with pytest.raises(Busy):
+            queue.check_room(1)
+        with pytest.raises(Busy), worker.place_for(1):
+            pytest.fail("there was no place")
+    with worker.place_for(3):
+        pass
+    worker.close()
+
+
 def test_an_empty_queue_takes_a_request_of_any_size(clock: Clock) -> None:
     scheduler(clock, room=2).submit(job(1, 1, 1))
 

@@ -98,9 +98,9 @@ def add_work(app: FastAPI, service: Service) -> None:
         detected = await run_in_threadpool(service.detected, body)
         one, key = service.route(detected["language"] if detected else body.source, body.target)
         lines = Lines.of(body.texts)
-        one.worker.check_room(len(lines.to_do))
         deadline = service.deadline(body)
-        job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
+        with one.worker.place_for(len(lines.to_do)):
+            job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
 
         def answer(found: Outcome) -> dict[str, Any]:
             texts = lines.filled(found.answers)
@@ -130,9 +130,9 @@ def add_work(app: FastAPI, service: Service) -> None:
     async def process(request: Request, task: Task) -> tuple[Process, Served, Outcome]:
         body: Process = await service.read(request, Process)
         one = service.find(task, body.run)
-        one.worker.check_room(len(body.texts))
         texts = [" ".join(text.splitlines()) for text in body.texts]  # a line of a file, to the command line
-        job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
+        with one.worker.place_for(len(texts)):
+            job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
         return body, one, await outcome(request, one, job)
 
     @app.post("/detect", **described(Detect))

@@ -79,17 +79,23 @@ class Scheduler:
         self.batch, self.room, self.load, self.within = batch, room, load, within
         self.draft_depth, self.clock, self.watch = draft_depth, clock, watch
         self.queue: deque[Item] = deque()
+        self.coming = 0
+        """Texts that are being prepared for the queue."""
         self.pace = DEFAULT_PACE
         """Seconds for a text, of late."""
 
     def check_room(self, texts: int) -> None:
-        """Raises Busy where so many more cannot wait. Those that find the queue empty always can: limits on the size of
-        a request are set elsewhere."""
-        if len(self.queue) + texts > self.room:
+        """Raises Busy where so many more cannot wait. Those that find nobody there always can: limits on the size of a
+        request are set elsewhere."""
+        if self.waiting + texts > self.room:
             self.drop_dead()
-            if self.queue and len(self.queue) + texts > self.room:
+            if self.waiting and self.waiting + texts > self.room:
                 self.watch(Dropped("busy", texts))
-                raise Busy(max(1, math.ceil(len(self.queue) * self.pace)))
+                raise Busy(max(1, math.ceil(self.waiting * self.pace)))
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue) + self.coming
 
     def submit(self, job: Job) -> None:
         """Accepts a job, or raises Busy."""

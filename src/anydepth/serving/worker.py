@@ -1,8 +1,9 @@
 """The thread that computes what a scheduler gives it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any
@@ -30,10 +31,18 @@ class Worker:
     def alive(self) -> bool:
         return self.thread.is_alive()
 
-    def check_room(self, texts: int) -> None:
-        """Raises Busy before anything is done for a request that would be refused in the end."""
+    @contextmanager
+    def place_for(self, texts: int) -> Iterator[None]:
+        """While they are prepared they count as waiting. Raises Busy where there is no room, before anything is done
+        for a request that would be refused in the end."""
         with self.changed:
             self.scheduler.check_room(texts)
+            self.scheduler.coming += texts
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.scheduler.coming -= texts
 
     def submit(self, job: Job) -> Future[Outcome]:
         with self.changed:
