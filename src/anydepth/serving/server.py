@@ -42,23 +42,23 @@ def serve(
     from anydepth.serving.watching import Metrics, log_to_stderr
 
     keys = read_keys(key_file) if key_file else []
-    log_to_stderr()
     metrics = Metrics()
 
     def load(run: str) -> Served:
         return load_served(run, device, batch=batch, room=queue, watch=metrics.saw)
 
-    served = [load(run) for run in runs]
-    names = [one.name for one in served]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{name}: two runs have this name; rename a folder")
-    app = create_app(served, Limits(keys=keys, **limits), metrics)
-    config = uvicorn.Config(app, host=host, port=port, access_log=False, log_config=None, server_header=False)
-    allow_many_connections()
-    on_hangup(Reloading(app.state.service, dict(zip(names, runs)), load, metrics).start)
-    print(f"Serving {', '.join(names)} at http://{host}:{port}. Ctrl-C ends it.", flush=True)
-    uvicorn.Server(config).run()
+    with log_to_stderr():
+        served = [load(run) for run in runs]
+        names = [one.name for one in served]
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"{name}: two runs have this name; rename a folder")
+        app = create_app(served, Limits(keys=keys, **limits), metrics)
+        config = uvicorn.Config(app, host=host, port=port, access_log=False, log_config=None, server_header=False)
+        allow_many_connections()
+        on_hangup(Reloading(app.state.service, dict(zip(names, runs)), load, metrics).start)
+        print(f"Serving {', '.join(names)} at http://{host}:{port}. Ctrl-C ends it.", flush=True)
+        uvicorn.Server(config).run()
 
 
 class Reloading:

@@ -4,7 +4,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -111,17 +112,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(said | getattr(record, "fields", {}), ensure_ascii=False)
 
 
-class Stderr(logging.Handler):
-    """Whatever it is at the moment: what was there when logging began may be closed."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
-
-
-def log_to_stderr() -> None:
-    handler = Stderr()
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """As long as a server runs."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("anydepth.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
+    levels = {"anydepth.serving": logging.INFO, "uvicorn.error": logging.WARNING}
+    loggers = {name: logging.getLogger(name) for name in levels}
+    before = {name: (logger.handlers, logger.propagate, logger.level) for name, logger in loggers.items()}
+    for name, logger in loggers.items():
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == "anydepth.serving" else logging.WARNING)
+        logger.setLevel(levels[name])
+    try:
+        yield
+    finally:
+        for name, logger in loggers.items():
+            logger.handlers, logger.propagate, level = before[name]
+            logger.setLevel(level)
