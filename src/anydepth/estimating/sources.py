@@ -121,8 +121,8 @@ def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str 
     match settings.estimate:
         case MutualInformationConfig():
             estimator = WordDepths.read(folder / FILE)
-            if estimator.layers != layers:
-                raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; the model has {layers}")
+            if estimator.layers != (asked := settings.estimate.deepest or layers):
+                raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; expected {asked}")
         case ConstantConfig(depth=depth):
             estimator = Constant(depth)
         case ReconstructionConfig():
@@ -166,8 +166,7 @@ def word_depths(
         np.concatenate(labels),
         pieces,
         layers,
-        settings.smoothing,
-        settings.unit == "words",
+        settings,
     )
     found.write(file, pieces)
     return found
