@@ -93,7 +93,9 @@ def summarise(rows: list[dict[str, float]]) -> dict[str, float]:
 def tune_ours(config: Config, out: Path) -> float:
     train(config, out, quiet=True)
     run = load_run(out, config.training.device)
-    found, right = predict(run.classifier, Classification(run.config, run.tokenizers), test_sets(config, out), run.plan())
+    found, right = predict(
+        run.classifier, Classification(run.config, run.tokenizers), test_sets(config, out), run.plan()
+    )
     torch.compiler.reset()
     return accuracy(found, right)
 
@@ -107,7 +109,10 @@ def tune_theirs(config: Config, out: Path) -> float:
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": settings.optimizer.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        [
+            {"params": matrices, "weight_decay": settings.optimizer.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
         betas=settings.optimizer.betas,
         eps=settings.optimizer.epsilon,
         fused=True,

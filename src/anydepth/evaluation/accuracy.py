@@ -32,6 +32,7 @@ from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
 from anydepth.plan import Plans
+from anydepth.recorded_reading import RecordedReader
 from anydepth.run import Run
 from anydepth.tasks.classification import Classification
 
@@ -155,6 +156,13 @@ def run_batches(
 
 
 def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
+    """In bfloat16 on a GPU."""
+    kind = batch.source.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        return answer_as_is(model, batch, plans, rule)
+
+
+def answer_as_is(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None) -> Answer:
     if rule is not None:
         left = leave_early(model, batch, plans.encoder, rule)
         return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
@@ -167,13 +175,27 @@ def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | N
 def timed(
     model: Classifier, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
 ) -> tuple[list[Answer], float]:
-    """The answers, and the seconds they took after one batch to warm up."""
+    """The answers, and the seconds they took after one batch to warm up, or after graphs were recorded."""
+    if rule is None and model.output.weight.is_cuda and RecordedReader.takes(model):
+        return timed_graphs(model, batches, plans)
     run_batches(model, batches[:1], plans, rule)
     start = time.perf_counter()
     found = run_batches(model, batches, plans, rule)
     if found[-1].logits.is_cuda:
         torch.cuda.synchronize()
     return found, time.perf_counter() - start
+
+
+def timed_graphs(model: Classifier, batches: Sequence[LabelledBatch], plans: Plans) -> tuple[list[Answer], float]:
+    reader = RecordedReader(model, plans.encoder)
+    furnished = [reader.furnish(batch) for batch in batches]
+    for _ in range(2):  # the first round records
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        logits = [reader(each).clone() for each in furnished]
+        torch.cuda.synchronize()
+    depths = [None if batch.words is None else batch.words.depths for batch in batches]
+    return list(map(Answer, logits, depths)), time.perf_counter() - start
 
 
 def measure(
