@@ -5,9 +5,9 @@
     python benchmarks/finetune_parity.py recipes/depth-adaptive/trec.toml --set training.steps=300     minutes on a CPU
 
 The plain model of a recipe is trained with `anydepth` and, with the same weights, texts, batches in the same order,
-optimizer and schedule, by a plain PyTorch loop around `transformers`' BERT under the same head: ReLU of maximum and mean
-over the words, one matrix. Dropout and the new head are drawn anew for each. Both keep the weights of the last step and
-answer all test texts. The bar: the means over the seeds differ by one point at most.
+optimizer and schedule, by a plain PyTorch loop around `transformers`' BERT under the same head: ReLU of maximum and
+mean over the words, one matrix. Dropout and the new head are drawn anew for each. Both keep the weights of the last
+step and answer all test texts. The bar: the means over the seeds differ by one point at most.
 """
 
 import argparse

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from anydepth.data.labelled_batch import LabelledBatch
-from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.nn.perword import Count, Sizes, Words, lay_out
 from anydepth.plan import Plan
@@ -123,8 +122,7 @@ class Room:
 def in_bfloat16(model: Classifier) -> Classifier:
     """A copy, whose last matrix stays as it is."""
     half = deepcopy(model).to(torch.bfloat16).eval()
-    half.output.to(model.output.weight.dtype).load_state_dict(model.output.state_dict())
-    half.output_bias.data = model.output_bias.data.clone()
+    half.output, half.output_bias = model.output, model.output_bias
     return half
 
 

@@ -19,9 +19,9 @@ class MutualInformationConfig:
     smoothing: float = 0.1
     """Added to every count."""
     smoothed: Literal["each", "joint"] = "each"
-    """The counts it is added to, which the paper does not say: that of `each` probability by itself, or the four `joint`
-    ones of a word and a label, whose sums are the others. With `joint` some words tell exactly nothing; next to them,
-    all others seem to tell much and get few layers."""
+    """The counts it is added to, which the paper does not say: that of `each` probability by itself, or the four
+    `joint` ones of a word and a label, whose sums are the others. With `joint` some words tell exactly nothing; next to
+    them, all others seem to tell much and get few layers."""
     bins: Literal["width", "words"] = "width"
     """Bins of equal width (the paper's), or with equally many of the words that occurred."""
     deepest: int = 0

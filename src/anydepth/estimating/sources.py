@@ -95,7 +95,7 @@ class Guessing:
         assert self.run.folder is not None
         file = self.run.folder / LOSSES / f"{asked.hexdigest()[:16]}.npy"
         file.parent.mkdir(exist_ok=True)
-        with locked(file.parent):  # trainings side by side ask for the same: the first computes it, the others wait
+        with locked(self.run.folder):  # trainings side by side ask for the same: the first computes it, the others wait
             if not file.exists():
                 mask = self.run.tokenizers.source.mask
                 found = Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)

@@ -15,7 +15,7 @@ from anydepth.nn.cache import AnySlot, Held
 from anydepth.nn.packed_attention import BLOCK, short_attention
 
 MOSTLY_SHORT = 512
-"""Where no sentence can be longer and the mean is one tile at most, a kernel for short ones wins over flash attention."""
+"""Where no sentence can be longer and the mean is a tile at most, a kernel for short ones wins over flash attention."""
 
 
 class Padded(NamedTuple):
