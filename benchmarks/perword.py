@@ -180,8 +180,8 @@ def flops(shape: Shape, words: Words, refresh: bool) -> float:
     width, keys = shape.width, words.starts.diff().double()
     attention = sum(4 * width * float((step.starts.diff().double() * keys).sum()) for step in words.steps)
     each = 2 * (4 * width**2 + 2 * width * shape.ffn)
-    again = words.refreshed_words * 2 * (2 * width**2) if refresh else 0
-    return words.layer_words * each + again + attention
+    again = words.sizes.refreshed_words * 2 * (2 * width**2) if refresh else 0
+    return words.sizes.layer_words * each + again + attention
 
 
 def classifier(shape: Shape, depth: Any) -> Classifier:

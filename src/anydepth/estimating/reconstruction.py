@@ -64,7 +64,8 @@ class Reconstruction:
     def batches(self, ids: Array, lengths: Array, words: Array) -> Iterator[Rows]:
         """All texts with every word hidden in one of their copies."""
         ends, batch, longest, hidden = np.cumsum(lengths), Rows([], [], [], []), 0, 0
-        for end, length in zip(ends, lengths):
+        for number in np.argsort(lengths, kind="stable"):  # texts of similar length together: little padding
+            end, length = ends[number], lengths[number]
             text, mine = ids[end - length : end], words[end - length : end]
             ordinary = ~self.pieces.special[text]
             phases = np.zeros(length, dtype=np.int64)
