@@ -6,8 +6,8 @@
 The first run is what the others are compared with. All read the same test texts, those of similar length together; the
 runs take turns, round after round, and the best round of each counts. Not timed is what belongs to the making of
 batches: tokenization, depths of words, index lists (their milliseconds are given beside). Timed are the copy to the
-device and the pass. On a GPU a pass is a CUDA graph in bfloat16 for all, except where the model itself decides where to
-stop (halting unit, exits), which takes eager kernels.
+device and the pass, without padding. On a GPU all is in bfloat16, and a pass is a CUDA graph, except where the model
+itself decides where to stop (halting unit, exits).
 
 The bound is the ratio of the FLOPs of all matrix products. Accuracies and their differences (paired, 95 %) are those of
 the runs' grid.json and outputs/, on the whole test set.
@@ -94,12 +94,12 @@ def systems_of(folder: Path, device: str, exits: Sequence[str]) -> list[System]:
 def quality(system: System, plain: System) -> dict[str, Any]:
     """Accuracy and mean depth on the whole test set, and the difference to the plain model with its 95 % interval."""
     assert system.run.folder is not None
-    grid = json.loads((system.run.folder / "grid.json").read_text(encoding="utf-8"))
-    if system.rule is None:
-        cell = grid["cells"][-1]
-    else:
-        cell = next((cell for cell in grid["exits"] if cell["exit"] == system.rule.name), {"accuracy": math.nan})
-    found = {"accuracy": cell["accuracy"], "mean_depth": cell.get("mean_depth", float(cell.get("encoder", math.nan)))}
+    file, wanted = system.run.folder / "grid.json", system.rule.name if system.rule else None
+    grid = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"cells": [], "exits": []}
+    cells = [cell for cell in [*grid["cells"], *grid["exits"]] if cell.get("exit") == wanted]
+    if not cells:  # not evaluated yet
+        return {"accuracy": math.nan, "mean_depth": math.nan}
+    found = {"accuracy": cells[-1]["accuracy"], "mean_depth": cells[-1].get("mean_depth", cells[-1]["encoder"])}
     mine, theirs = rights(system), rights(plain)
     if mine is None or theirs is None or len(mine) != len(theirs):
         return found
@@ -160,7 +160,7 @@ def make_pass(
     """What to time, and what tells the depths of all words afterwards."""
     model, plans, device = system.run.classifier, system.run.plan(), system.run.device
     known = [None if batch.words is None else batch.words.depths.numpy() for batch in batches]
-    if device.type == "cuda" and system.rule is None and RecordedReader.takes(model):
+    if system.rule is None and RecordedReader.takes(model):
         reader = RecordedReader(model, plans.encoder)
         furnished = [reader.furnish(batch) for batch in batches]
         return (lambda: [reader(each) for each in furnished]), lambda: known
@@ -171,9 +171,6 @@ def make_pass(
     def eager() -> list[Answer]:
         return [answer_as_is(model, batch.to(device), plans, system.rule) for batch in pinned]
 
-    decides_itself = system.rule is not None or model.unit is not None
-    if not decides_itself:
-        return eager, lambda: known
     return eager, lambda: [None if each.depths is None else each.depths.cpu().numpy() for each in eager()]
 
 

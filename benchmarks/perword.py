@@ -7,7 +7,9 @@
 Texts have the lengths of IMDB reviews. The plain encoder is ours, padded and packed, beside Hugging Face's BERT and
 `torch.nn.TransformerEncoder` (its fast path) of the same shape; all compute the same layers on the same words. Words
 with depths of their own stop after 4.5 layers on average (`--mean`): many early, some late. The bound is the ratio of
-the FLOPs of all matrix products, attention included. Variants take turns, round after round, and the best round of each
+the FLOPs of all matrix products, attention included. On a GPU all run in bfloat16; packed and per-word passes are CUDA
+graphs, as in `anydepth evaluate`, and for the per-word ones the same kernel by kernel stand beside: what launching
+takes, which is the floor at small batches. Variants take turns, round after round, and the best round of each
 counts. On a machine that others use too, `--threads 1 --clock process` counts the time of this program alone.
 
 The bars: per-word at least 85 % of its bound against the fastest of our plain encoders, which itself is not slower than
@@ -32,6 +34,7 @@ from anydepth.encoder_models import Classifier, ClassifierConfig
 from anydepth.models import StackConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.perword import Words, lay_out
+from anydepth.recorded_reading import RecordedReader, in_bfloat16
 
 BAR = 0.85
 VOCABULARY = 30_522
@@ -82,9 +85,9 @@ def main() -> None:
 
 
 def measure(shape: Shape, texts: Texts, device: str, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
-    half, batch, words = device != "cpu", len(texts.lengths), int(texts.lengths.sum())
+    batch, words = len(texts.lengths), int(texts.lengths.sum())
     variants, bounds = make_variants(shape, texts, torch.device(device))
-    with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
+    with torch.no_grad():
         seconds = take_turns(variants, rounds, device, clock)
     plain, others = (min(seconds[name] for name in names if name in seconds) for names in (PLAIN, OTHERS))
     print(f"\nbatch {batch}: {words} words, mean depth {texts.depths.mean():.2f} of {shape.layers}, {device}")
@@ -132,28 +135,47 @@ def make_variants(
         lay_out(depths, texts.lengths, width) for depths in (np.full(len(texts.depths), shape.layers), texts.depths)
     )
     batch = LabelledBatch(texts.source, torch.zeros(len(texts.lengths)).long(), None, "", 0, len(texts.lengths))
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     plain, refresh, keep = (
         classifier(shape, depth).to(device)
         for depth in (FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep"))
     )
-    padded, packed, skipped = (batch._replace(words=words).to(device) for words in (None, everything, some))
+    padded, packed, skipped = (batch._replace(words=words) for words in (None, everything, some))
     mask = (texts.source != 0).to(device)
-    bert, torch_encoder = hugging_face(shape, device), torch_stack(shape, device)
-    states = torch.randn(*texts.source.shape, shape.width, device=device)
-    variants = {
-        "plain, padded": lambda: plain(padded, plain.plan()),
-        "plain, packed": lambda: refresh(packed, refresh.plan()),
-        "transformers BERT": lambda: bert(input_ids=padded.source, attention_mask=mask.long()),
+    bert, torch_encoder = hugging_face(shape, device).to(kind), torch_stack(shape, device).to(kind)
+    ids, states = padded.source.to(device), torch.randn(*texts.source.shape, shape.width, device=device, dtype=kind)
+    variants: dict[str, Callable[[], Any]] = {
+        "plain, padded": kernel_by_kernel(plain, padded, device),
+        "plain, packed": passing(refresh, packed, device),
+        "transformers BERT": lambda: bert(input_ids=ids, attention_mask=mask.long()),
         "torch TransformerEncoder": lambda: torch_encoder(states, src_key_padding_mask=~mask),
-        "per-word, refresh": lambda: refresh(skipped, refresh.plan()),
-        "per-word, keep": lambda: keep(skipped, keep.plan()),
+        "per-word, refresh": passing(refresh, skipped, device),
+        "per-word, keep": passing(keep, skipped, device),
     }
+    if device.type == "cuda":
+        variants["refresh, kernel by kernel"] = kernel_by_kernel(refresh, skipped, device)
+        variants["keep, kernel by kernel"] = kernel_by_kernel(keep, skipped, device)
     whole = flops(shape, everything, refresh=True)
     bounds = {
         "per-word, refresh": whole / flops(shape, some, refresh=True),
         "per-word, keep": whole / flops(shape, some, refresh=False),
     }
     return variants, bounds
+
+
+def passing(model: Classifier, batch: LabelledBatch, device: torch.device) -> Callable[[], Any]:
+    """As the product does it: recorded on a GPU."""
+    if device.type != "cuda":
+        return kernel_by_kernel(model, batch, device)
+    reader = RecordedReader(model, model.plan().encoder)
+    furnished = reader.furnish(batch)
+    return lambda: reader(furnished)
+
+
+def kernel_by_kernel(model: Classifier, batch: LabelledBatch, device: torch.device) -> Callable[[], Any]:
+    model = in_bfloat16(model) if device.type == "cuda" else model
+    given = batch.to(device)
+    return lambda: model(given, model.plan())
 
 
 def flops(shape: Shape, words: Words, refresh: bool) -> float:

@@ -7,14 +7,16 @@ import pytest
 import torch
 from classifiers import labelled_batch, tiny_classifier
 
+from anydepth.choosing.leaving import Rule
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth import DepthConfig
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import ConstantConfig, HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
+from anydepth.evaluation.accuracy import answer_as_is
 from anydepth.nn.perword import lay_out
-from anydepth.recorded_reading import RecordedReader, a_little_larger, cost, holds, needed
+from anydepth.recorded_reading import RecordedReader, a_little_larger, cost, holds, in_bfloat16, needed
 
 LAYERS = 4
 BATCHES = ([5, 1, 7, 3], [6, 2, 7, 3], [40, 33], [9])
@@ -97,3 +99,25 @@ def test_graphs_say_what_the_pass_says(stopped: Any) -> None:
             batch = with_depths(lengths, seed)
             expected = model.logits(model(batch.to("cuda"), model.plan()))
             assert torch.allclose(reader(reader.furnish(batch)), expected, atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("depth", "rule"),
+    [
+        (PerWordConfig(stopped="refresh"), None),
+        (PerWordConfig(stopped="keep"), None),
+        (PerWordConfig(estimate=HaltingConfig()), None),
+        (PrefixConfig(), Rule(confidence=0.5)),
+        (FullConfig(), None),
+    ],
+)
+def test_half_precision_says_nearly_the_same(depth: DepthConfig, rule: Rule | None) -> None:
+    model = tiny_classifier(depth, LAYERS, "post")
+    half = in_bfloat16(model)
+    assert half.encoder.layers[0].grow.weight.dtype == torch.bfloat16
+    known = isinstance(depth, PerWordConfig) and not isinstance(depth.estimate, HaltingConfig)
+    batch = with_depths([5, 1, 7, 3], 1) if known else labelled_batch([5, 1, 7, 3])
+    with torch.no_grad():
+        expected, found = (answer_as_is(each, batch, model.plan(), rule) for each in (model, half))
+    if expected.depths is None or torch.equal(expected.depths, found.depths):  # near a threshold they may part
+        assert torch.allclose(found.logits.float(), expected.logits, atol=0.15, rtol=0.05)
