@@ -6,8 +6,8 @@
 The first run is what the others are compared with. All read the same test texts, those of similar length together; the
 runs take turns, round after round, and the best round of each counts. Not timed is what belongs to the making of
 batches: tokenization and the depths of words (their milliseconds are given beside). Timed are the copy to the device
-and the pass. On a GPU the pass is CUDA graphs in bfloat16 for all, except where the model itself decides where to stop
-(halting unit, exits), which takes kernels one by one.
+and the pass. On a GPU all is in bfloat16, without padding and as CUDA graphs, except where the model itself decides
+where to stop (halting unit, exits).
 
 The bound is the ratio of the FLOPs of all matrix products. Accuracies and their differences (paired, 95 %) are those of
 the runs' grid.json and outputs/, on the whole test set.
@@ -93,12 +93,12 @@ def systems_of(folder: Path, device: str, exits: Sequence[str]) -> list[System]:
 def quality(system: System, plain: System) -> dict[str, Any]:
     """Accuracy and mean depth on the whole test set, and the difference to the plain model with its 95 % interval."""
     assert system.run.folder is not None
-    grid = json.loads((system.run.folder / "grid.json").read_text(encoding="utf-8"))
-    if system.rule is None:
-        cell = grid["cells"][-1]
-    else:
-        cell = next((cell for cell in grid["exits"] if cell["exit"] == system.rule.name), {"accuracy": math.nan})
-    found = {"accuracy": cell["accuracy"], "mean_depth": cell.get("mean_depth", float(cell.get("encoder", math.nan)))}
+    file, wanted = system.run.folder / "grid.json", system.rule.name if system.rule else None
+    grid = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"cells": [], "exits": []}
+    cells = [cell for cell in [*grid["cells"], *grid["exits"]] if cell.get("exit") == wanted]
+    if not cells:  # not evaluated yet
+        return {"accuracy": math.nan, "mean_depth": math.nan}
+    found = {"accuracy": cells[-1]["accuracy"], "mean_depth": cells[-1].get("mean_depth", cells[-1]["encoder"])}
     mine, theirs = rights(system), rights(plain)
     if mine is None or theirs is None or len(mine) != len(theirs):
         return found
@@ -157,15 +157,11 @@ def make_pass(
     system: System, batches: list[LabelledBatch]
 ) -> tuple[Callable[[], object], Callable[[], list[np.ndarray | None]]]:
     """What to time, and what tells the depths of all words afterwards."""
-    model, plans, answering = system.run.classifier, system.run.plan(), system.run.answering
-    known = [None if batch.words is None else batch.words.depths.numpy() for batch in batches]
+    plans, answering = system.run.plan(), system.run.answering
 
     def run_all() -> list[Answer]:
         return [answering(batch, plans, system.rule) for batch in batches]
 
-    decides_itself = system.rule is not None or model.unit is not None
-    if not decides_itself:
-        return run_all, lambda: known
     return run_all, lambda: [None if each.depths is None else each.depths.cpu().numpy() for each in run_all()]
 
 
