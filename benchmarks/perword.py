@@ -7,7 +7,9 @@
 Texts have the lengths of IMDB reviews. The plain encoder is ours, padded and packed, beside Hugging Face's BERT and
 `torch.nn.TransformerEncoder` (its fast path) of the same shape; all compute the same layers on the same words. Words
 with depths of their own stop after 4.5 layers on average (`--mean`): many early, some late. The bound is the ratio of
-the FLOPs of all matrix products, attention included. Variants take turns, round after round, and the best round of each
+the FLOPs of all matrix products, attention included. On a GPU all run in bfloat16; packed and per-word passes are CUDA
+graphs, as in `anydepth evaluate`, and for the per-word ones the same kernel by kernel stand beside: what launching
+takes, which is the floor at small batches. Variants take turns, round after round, and the best round of each
 counts. On a machine that others use too, `--threads 1 --clock process` counts the time of this program alone.
 
 The bars: per-word at least 85 % of its bound against the fastest of our plain encoders, which itself is not slower than
@@ -19,24 +21,25 @@ import json
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anydepth.answering import Answering
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
-from anydepth.depth.perword import PerWord, PerWordConfig
+from anydepth.depth.perword import PerWordConfig
 from anydepth.encoder_models import Classifier, ClassifierConfig
 from anydepth.models import StackConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.perword import Words, lay_out
-from anydepth.word_places import PlacesByShape
 
 BAR = 0.85
 VOCABULARY = 30_522
-PLAIN = ("plain, padded", "plain, packed", "plain, replayed")
+PLAIN = ("plain, padded", "plain, packed")
 OTHERS = ("transformers BERT", "torch TransformerEncoder")
 
 
@@ -85,7 +88,7 @@ def main() -> None:
 def measure(shape: Shape, texts: Texts, device: str, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     batch, words = len(texts.lengths), int(texts.lengths.sum())
     variants, bounds = make_variants(shape, texts, torch.device(device))
-    with torch.inference_mode():
+    with torch.no_grad():
         seconds = take_turns(variants, rounds, device, clock)
     plain, others = (min(seconds[name] for name in names if name in seconds) for names in (PLAIN, OTHERS))
     print(f"\nbatch {batch}: {words} words, mean depth {texts.depths.mean():.2f} of {shape.layers}, {device}")
@@ -133,45 +136,46 @@ def make_variants(
         lay_out(depths, texts.lengths, width) for depths in (np.full(len(texts.depths), shape.layers), texts.depths)
     )
     batch = LabelledBatch(texts.source, torch.zeros(len(texts.lengths)).long(), None, "", 0, len(texts.lengths))
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     plain, refresh, keep = (
-        classifier(shape, depth).to(device, number_type(device))
+        classifier(shape, depth).to(device)
         for depth in (FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep"))
     )
-    padded, packed, skipped = (batch._replace(words=words).to(device) for words in (None, everything, some))
+    padded, packed, skipped = (batch._replace(words=words) for words in (None, everything, some))
     mask = (texts.source != 0).to(device)
-    bert, torch_encoder = hugging_face(shape, device), torch_stack(shape, device)
-    states = torch.randn(*texts.source.shape, shape.width, device=device, dtype=number_type(device))
-    variants = {
-        "plain, padded": lambda: plain(padded, plain.plan()),
-        "plain, packed": lambda: refresh(packed, refresh.plan()),
-        "transformers BERT": lambda: bert(input_ids=padded.source, attention_mask=mask.long()),
+    bert, torch_encoder = hugging_face(shape, device).to(kind), torch_stack(shape, device).to(kind)
+    ids, states = padded.source.to(device), torch.randn(*texts.source.shape, shape.width, device=device, dtype=kind)
+    variants: dict[str, Callable[[], Any]] = {
+        "plain, padded": kernel_by_kernel(plain, padded, device),
+        "plain, packed": passing(refresh, packed, device),
+        "transformers BERT": lambda: bert(input_ids=ids, attention_mask=mask.long()),
         "torch TransformerEncoder": lambda: torch_encoder(states, src_key_padding_mask=~mask),
-        "per-word, refresh": lambda: refresh(skipped, refresh.plan()),
-        "per-word, keep": lambda: keep(skipped, keep.plan()),
+        "per-word, refresh": passing(refresh, skipped, device),
+        "per-word, keep": passing(keep, skipped, device),
     }
+    if device.type == "cuda":
+        variants["refresh, kernel by kernel"] = kernel_by_kernel(refresh, skipped, device)
+        variants["keep, kernel by kernel"] = kernel_by_kernel(keep, skipped, device)
     whole = flops(shape, everything, refresh=True)
     bounds = {
         "per-word, refresh": whole / flops(shape, some, refresh=True),
         "per-word, keep": whole / flops(shape, some, refresh=False),
     }
-    if device.type == "cuda":  # what `classify` does there
-        full = np.full(len(texts.depths), shape.layers)
-        variants["plain, replayed"] = replayed(plain, full, texts)
-        for name, model in {"refresh": refresh, "keep": keep}.items():
-            variants[f"per-word, {name}, replayed"] = replayed(model, texts.depths, texts)
-            bounds[f"per-word, {name}, replayed"] = bounds[f"per-word, {name}"]
     return variants, bounds
 
 
-def replayed(model: Classifier, depths: np.ndarray, texts: Texts) -> Callable[[], Any]:
-    """Reads in fixed places, as CUDA graphs, from words on the host."""
-    places, policy, tokens = PlacesByShape(model), model.encoder_depth, texts.source[texts.source != 0].numpy()
-    refresh = policy.refresh if isinstance(policy, PerWord) else True
-    return lambda: places.read(model.plan().encoder, refresh, tokens, depths, texts.lengths)
+def passing(model: Classifier, batch: LabelledBatch, device: torch.device) -> Callable[[], Any]:
+    """As the product does it: recorded on a GPU, and given the batch on the host."""
+    if device.type != "cuda":
+        return kernel_by_kernel(model, batch, device)
+    answering = Answering(model, half=True)
+    return lambda: answering(batch, model.plan())
 
 
-def number_type(device: torch.device) -> torch.dtype:
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
+def kernel_by_kernel(model: Classifier, batch: LabelledBatch, device: torch.device) -> Callable[[], Any]:
+    model = deepcopy(model).bfloat16() if device.type == "cuda" else model
+    given = batch.to(device)
+    return lambda: model(given, model.plan())
 
 
 def flops(shape: Shape, words: Words, refresh: bool) -> float:
@@ -180,8 +184,8 @@ def flops(shape: Shape, words: Words, refresh: bool) -> float:
     width, keys = shape.width, words.starts.diff().double()
     attention = sum(4 * width * float((step.starts.diff().double() * keys).sum()) for step in words.steps)
     each = 2 * (4 * width**2 + 2 * width * shape.ffn)
-    again = words.refreshed_words * 2 * (2 * width**2) if refresh else 0
-    return words.layer_words * each + again + attention
+    again = words.sizes.refreshed_words * 2 * (2 * width**2) if refresh else 0
+    return words.sizes.layer_words * each + again + attention
 
 
 def classifier(shape: Shape, depth: Any) -> Classifier:
@@ -213,13 +217,13 @@ def hugging_face(shape: Shape, device: torch.device) -> Any:
         intermediate_size=shape.ffn,
         attn_implementation="sdpa",
     )
-    return BertModel(config, add_pooling_layer=False).eval().to(device, number_type(device))
+    return BertModel(config, add_pooling_layer=False).eval().to(device)
 
 
 def torch_stack(shape: Shape, device: torch.device) -> nn.Module:
     """Without embeddings: it starts ahead."""
     layer = nn.TransformerEncoderLayer(shape.width, shape.heads, shape.ffn, activation="gelu", batch_first=True)
-    return nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=True).eval().to(device, number_type(device))
+    return nn.TransformerEncoder(layer, shape.layers, enable_nested_tensor=True).eval().to(device)
 
 
 def take_turns(

@@ -182,20 +182,28 @@ class Classifier(EncoderModel):
 
     def read_words(self, batch: LabelledBatch, plan: Plan) -> tuple[Tensor, Words]:
         """(B, 2D) of texts whose words have depths of their own, and these; padding is never computed."""
-        assert isinstance(self.encoder_depth, PerWord)
-        words, refresh, kept, first = batch.words, self.encoder_depth.refresh, None, 0
-        if words is None and self.unit is None:
+        words, source = batch.words, batch.source.flatten()
+        if words is not None:
+            return self.read(source.index_select(0, words.places), words, plan), words
+        if self.unit is None:
             raise ValueError("depth per word: the batch does not say how deep its words are")
-        given = words or self.all_words(batch.source)
-        x = self.source(batch.source.flatten()[given.places][None], given.positions[None])[0]
-        if words is None:
-            assert self.unit is not None
-            x, kept = run_words(self.encoder, x, plan, given, refresh)
-            depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here
-            made = lay_out(depths, given.starts.diff().cpu().numpy(), batch.source.shape[1])
-            words, first = mapped(lambda tensor: tensor.to(batch.source.device), made), 1
-        x, _ = run_words(self.encoder, x, plan, words, refresh, kept, first)
-        return pool(self.norm(x), words.texts, batch.source.shape[0]), words
+        every = self.all_words(batch.source)
+        x = self.source(source.index_select(0, every.places)[None], every.positions[None])[0]
+        x, kept = run_words(self.encoder, x, plan, every, self.refresh)
+        depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here
+        words = lay_out(depths, every.starts.diff().cpu().numpy(), batch.source.shape[1])
+        words = mapped(lambda tensor: tensor.to(batch.source.device), words)
+        x, _ = run_words(self.encoder, x, plan, words, self.refresh, kept, first=1)
+        return self.pool_words(x, words), words
+
+    def read(self, ids: Tensor, words: Words, plan: Plan) -> Tensor:
+        """(N,) words, laid out → (texts, 2D). Nothing in here makes a GPU wait."""
+        x = self.source(ids[None], words.positions[None])[0]
+        return self.pool_words(run_words(self.encoder, x, plan, words, self.refresh)[0], words)
+
+    @property
+    def refresh(self) -> bool:
+        return isinstance(self.encoder_depth, PerWord) and self.encoder_depth.refresh
 
     def all_words(self, source: Tensor) -> Words:
         """Of a padded batch, to run one layer."""
@@ -203,10 +211,19 @@ class Classifier(EncoderModel):
         words = lay_out(np.ones(lengths.sum(), dtype=np.int64), lengths, source.shape[1])
         return mapped(lambda tensor: tensor.to(source.device), words)
 
+    def pool_words(self, x: Tensor, words: Words) -> Tensor:
+        """(N, D) last states → (texts, 2D), by way of a padded batch: sums into one place from many take turns."""
+        texts, width = words.sizes.texts, words.sizes.width
+        rows = x.new_zeros(texts * width, x.shape[1]).index_copy(0, words.places, self.norm(x).to(x.dtype))
+        real = torch.arange(width, device=x.device) < words.starts.diff()[:, None]
+        return pool_rows(rows.unflatten(0, (texts, width)), real)
+
     def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
         """(B, S, D) last states → (B, 2D); packed, a row for each segment."""
+        if batch.packing is None:
+            return pool_rows(self.norm(x), batch.source != self.pad)
         owners, texts = self.owners(batch)
-        return pool(self.norm(x).flatten(0, 1), owners, texts + 1)[:texts]
+        return pool(self.norm(x).flatten(0, 1), owners, texts)
 
     def owners(self, batch: "EncoderBatch") -> tuple[Tensor, int]:
         """(N,) the text of each word, and how many there are; padding belongs to one more text."""
@@ -221,6 +238,15 @@ class Classifier(EncoderModel):
 
     def head_flops(self, words: int | None = None) -> float:
         return 2 * self.output.weight.numel()
+
+
+def pool_rows(states: Tensor, real: Tensor) -> Tensor:
+    """ReLU of the maximum and of the mean over each row's real words: (B, S, D) states and (B, S) → (B, 2D)."""
+    kind = torch.float32 if states.dtype.itemsize < 4 else states.dtype  # sums over hundreds of words
+    real = real[:, :, None]
+    highest = states.masked_fill(~real, -torch.inf).amax(1).to(kind)
+    mean = states.masked_fill(~real, 0).sum(1, dtype=kind) / real.sum(1).clamp(min=1)
+    return F.relu(torch.cat([highest, mean], 1))
 
 
 def pool(states: Tensor, owners: Tensor, texts: int) -> Tensor:

@@ -46,9 +46,8 @@ class StackConfig:
                 f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
                 f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
             )
-        constant = self.depth.constant if self.depth.type == "per-word" else None
-        if constant is not None and constant > self.layers:
-            raise ValueError(f"depth.estimate.depth: {constant}, but there are {self.layers} layers")
+        if self.depth.type == "per-word":
+            self.depth.check(self.layers)
         if self.mix == "dlcl" and self.depth.type != "full":
             raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.encoder_models import Classifier, pool
+from anydepth.encoder_models import Classifier, pool_rows
 from anydepth.nn.attention import Packed
 from anydepth.nn.perword import step
 from anydepth.nn.recorder import Recorder, power_of_two
@@ -26,7 +26,7 @@ from anydepth.plan import Plan
 
 Array = np.ndarray
 
-MOST = 24
+MOST = 64
 """Shapes kept at a time; the one not used for longest makes room."""
 PARTS = 32
 """Of the words of a batch: a layer is recorded for whole numbers of them."""
@@ -67,6 +67,7 @@ class WordPlaces:
         self.x = torch.zeros(words, width, dtype=weight.dtype, device=device)
         self.kept = None if refresh else torch.zeros(words, 2 * width, dtype=weight.dtype, device=device)
         self.owners = torch.zeros(words, dtype=torch.long, device=device)
+        self.positions = torch.zeros_like(self.owners)
         self.running = torch.zeros(layers, words, dtype=torch.long, device=device)
         self.query_starts = torch.zeros(layers, shape.texts + 1, dtype=torch.int32, device=device)
         self.numbers = torch.arange(words, device=device)
@@ -105,8 +106,8 @@ class WordPlaces:
         """Embeds the words, and finds those that run at every step and where each text's begin."""
         spare, model = self.shape.words, self.model
         self.owners.copy_(torch.searchsorted(self.starts, self.numbers.int(), right=True) - 1)
-        positions = (self.numbers - self.starts[self.owners]).clamp(max=model.config.max_positions - 1)
-        self.x.copy_(model.source(self.tokens[None], positions[None])[0])
+        self.positions.copy_((self.numbers - self.starts[self.owners]).clamp(max=model.config.max_positions - 1))
+        self.x.copy_(model.source(self.tokens[None], self.positions[None])[0])
         runs = self.depths >= self.levels
         before = runs.cumsum(1)
         self.running.fill_(spare)
@@ -127,7 +128,13 @@ class WordPlaces:
             self.kept.copy_(kept)
 
     def close(self) -> None:
-        pooled = pool(self.model.norm(self.x), self.owners, self.shape.texts + 1)[:-1]
+        """Pools each text's words by way of a padded batch, whose last row has the words of no text."""
+        texts, width = self.shape.texts, self.shape.longest
+        states = self.model.norm(self.x).to(self.x.dtype)
+        places = self.owners * width + self.positions.clamp(max=width - 1)
+        rows = states.new_zeros((texts + 1) * width, states.shape[1]).index_copy_(0, places, states)
+        real = torch.arange(width, device=rows.device) < self.starts.diff()[:, None]
+        pooled = pool_rows(rows.unflatten(0, (texts + 1, width))[:texts], real)
         self.logits.copy_(self.model.logits(pooled.to(self.x.dtype)))
 
 

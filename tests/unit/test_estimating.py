@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch.nn.functional as F
 from masked_models import tiny_masked_lm
 
 from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig
+from anydepth.depth.perword import MutualInformationConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
-from anydepth.estimating.mutual_information import WordDepths, bins, estimate, mutual_information
+from anydepth.estimating.mutual_information import FLOOR, WordDepths, bins, estimate, even_bins, mutual_information
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Reconstruction, agreement, depths_of
 
@@ -30,10 +32,13 @@ def flat(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray
     return np.array([number for row in rows for number in row]), np.array([len(row) for row in rows])
 
 
-def learnt(tokenizer: Tokenizer, layers: int = 3, whole_words: bool = True) -> tuple[WordDepths, Pieces]:
+def learnt(
+    tokenizer: Tokenizer, layers: int = 3, whole_words: bool = True, **settings: Any
+) -> tuple[WordDepths, Pieces]:
     ids, lengths = flat(tokenizer, [text for _, text in TEXTS])
     labels, pieces = np.array([label == "good" for label, _ in TEXTS]).astype(int), Pieces(tokenizer)
-    return estimate(ids, lengths, labels, pieces, layers, 0.1, whole_words), pieces
+    asked = MutualInformationConfig(unit="words" if whole_words else "pieces", **settings)
+    return estimate(ids, lengths, labels, pieces, layers, asked), pieces
 
 
 def by_hand(word: str) -> float:
@@ -64,6 +69,30 @@ def test_bins_are_equally_wide_in_minus_log() -> None:
     scores = np.array([0.0, 0.9, 1.0, 1.9, 2.0, 3.0])
     assert bins(scores, 3).tolist() == [1, 1, 2, 2, 3, 3]
     assert bins(np.array([2.0, 2.0]), 3).tolist() == [3, 3]
+
+
+def test_bins_with_equally_many_words_keep_equal_ones_together() -> None:
+    assert even_bins(np.array([0.0, 0.1, 5.0, 0.2, 9.0, 7.0]), 3).tolist() == [1, 1, 2, 2, 3, 3]
+    assert even_bins(np.array([1.0, 2.0, 2.0, 2.0, 2.0, 3.0]), 3).tolist() == [1, 1, 1, 1, 1, 3]
+
+
+def test_joint_counts_smoothed_are_a_distribution() -> None:
+    counts, texts = np.array([[3, 1], [2, 2], [0, 0], [4, 0]]), np.array([4, 4])
+    found = mutual_information(counts, texts, joint=True)
+    table = np.array([[3.1, 1.1], [1.1, 3.1]]) / 8.4  # the first word: (there or not) x (label)
+    by_hand = (table * np.log(table / (table.sum(1, keepdims=True) * table.sum(0)))).sum()
+    assert found[0] == pytest.approx(2 * by_hand)  # once for each label
+    assert found[1:3].tolist() == [FLOOR, FLOOR]  # as often with either label, and never
+    assert found[3] == found.max()
+
+
+def test_fewer_bins_than_layers(tokenizer: Tokenizer) -> None:
+    for settings in ({}, {"smoothed": "joint"}):
+        found, pieces = learnt(tokenizer, layers=12, deepest=2, **settings)
+        assert set(found.depths.values()) == {1, 2}
+        ids, lengths = flat(tokenizer, ["another"])
+        assert found.of(ids, lengths, pieces).max() == 2  # a word that never occurred
+        assert found.depths != learnt(tokenizer, layers=12)[0].depths
 
 
 def test_information_is_above_zero_even_for_words_that_tell_nothing() -> None:

@@ -111,7 +111,7 @@ def test_stopped_words_are_bit_identical_from_then_on(norm: str, stopped: Any, g
     with torch.set_grad_enabled(grad):
         x, kept, seen = torch.randn(len(depths), 16), None, []
         for layer, running in zip(model.encoder.layers, words.steps):
-            sees = Packed(running.starts, words.starts, running.longest, words.longest)
+            sees = Packed(running.starts, words.starts, running.longest, words.sizes.longest)
             x, kept = step(layer, x, kept, running.words, sees, stopped == "refresh")
             seen.append(x.detach().clone())
     for number, state in enumerate(seen, start=1):
@@ -126,8 +126,8 @@ def test_no_more_is_computed_than_the_depths_say() -> None:
     """Counted are rows of matrices, in the layers themselves."""
     depths = random_depths()
     words = lay_out(depths, np.array(LENGTHS), max(LENGTHS))
-    assert words.layer_words == depths.sum()
-    assert words.refreshed_words == len(depths) * depths.max() - depths.sum()
+    assert words.sizes.layer_words == depths.sum()
+    assert words.sizes.refreshed_words == len(depths) * depths.max() - depths.sum()
     for stopped in STOPPED:
         model = tiny_classifier(PerWordConfig(stopped=stopped), LAYERS)
         rows: list[int] = []
@@ -146,7 +146,7 @@ def test_the_matrix_products_are_those_of_running_words_and_refreshed_keys(stopp
     counted = sum(flops for name, flops in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
     width, ffn = 16, 24
     expected = 2 * depths.sum() * (4 * width**2 + 2 * width * ffn)
-    expected += 2 * words.refreshed_words * 2 * width**2 if stopped == "refresh" else 0
+    expected += 2 * words.sizes.refreshed_words * 2 * width**2 if stopped == "refresh" else 0
     assert counted == expected
 
 

@@ -106,7 +106,7 @@ def tokenize(
     if meta is None or not meta["finished"]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder):
+            with locked(folder):
                 meta = _read_meta(folder, identity)
                 if meta is None:
                     _remove(folder)
@@ -141,7 +141,7 @@ def tokenize_all(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     with open(folder / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
         yield

@@ -18,12 +18,22 @@ class MutualInformationConfig:
     type: Literal["mutual-information"] = "mutual-information"
     smoothing: float = 0.1
     """Added to every count."""
+    smoothed: Literal["each", "joint"] = "each"
+    """The counts it is added to, which the paper does not say: that of `each` probability by itself, or the four
+    `joint` ones of a word and a label, whose sums are the others. With `joint` some words tell exactly nothing; next to
+    them, all others seem to tell much and get few layers."""
+    bins: Literal["width", "words"] = "width"
+    """Bins of equal width (the paper's), or with equally many of the words that occurred."""
+    deepest: int = 0
+    """Depth of the words that tell least, and the number of bins; 0 means all layers."""
     unit: Literal["pieces", "words"] = "pieces"
     """What has a depth: each of the tokenizer's pieces, or whole words, whose pieces then share it."""
 
     def __post_init__(self) -> None:
         if not self.smoothing > 0:
             raise ValueError("smoothing must be above 0")
+        if self.deepest < 0:
+            raise ValueError("deepest must not be negative")
 
 
 @config
@@ -83,10 +93,13 @@ class PerWordConfig:
     """Keys and values of a word that has stopped: made of its last state by every later layer (the paper), or those of
     the last layer it ran, which costs nothing."""
 
-    @property
-    def constant(self) -> int | None:
-        """The depth of all words, where they have one."""
-        return self.estimate.depth if isinstance(self.estimate, ConstantConfig) else None
+    def check(self, layers: int) -> None:
+        """Refuses an estimate that asks for more layers than there are."""
+        match self.estimate:
+            case ConstantConfig(depth=depth) if depth > layers:
+                raise ValueError(f"depth.estimate.depth: {depth}, but there are {layers} layers")
+            case MutualInformationConfig(deepest=depth) if depth > layers:
+                raise ValueError(f"depth.estimate.deepest: {depth}, but there are {layers} layers")
 
     def build(self, layers: int) -> "PerWord":
         return PerWord(layers, self)

@@ -6,9 +6,13 @@ i_x says whether x occurs in a text, i_y whether the text has label y; training 
 as many bins of equal width as there are layers, from the smallest to the largest s of a word that occurs; the depth is
 the bin, counted from 1. Words that never occurred get all layers.
 
-The paper smooths by 0.1 "to avoid zero division" without saying what. Every probability is smoothed by itself here,
-(count + 0.1) / (texts + 0.1): MI is then above 0 for all words. (Adding 0.1 to the four joint counts leaves words with
-MI = 0 exactly, whose s is infinite.)
+The paper smooths by 0.1 "to avoid zero division" without saying what. There are two readings. Every probability is
+smoothed by itself, (count + 0.1) / (texts + 0.1): MI is then above 0 for all words. Or 0.1 is added to the four joint
+counts, which are a distribution again: some words then have MI = 0 exactly, and s of FLOOR in the place of infinity
+makes the range so wide that nearly all words fall into its first half. On IMDB (12 layers, MiniLM's pieces) the mean
+depth of a word is 7.4 by the first reading, 3.1 by the second.
+
+Not from the paper: bins with equally many words, and fewer bins than layers.
 """
 
 from dataclasses import dataclass
@@ -16,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anydepth.depth.perword import MutualInformationConfig
 from anydepth.errors import UserError
 from anydepth.estimating.pieces import Pieces
 from anydepth.training.checkpoint import write_text
@@ -24,7 +29,7 @@ Array = np.ndarray
 Word = tuple[int, ...]
 
 FLOOR = 1e-12
-"""Smoothed numbers are no distribution: MI is not proven to be positive."""
+"""The least MI: it may be 0, or a little below, because numbers smoothed one by one are no distribution."""
 HEADING = "word\tpieces\ttexts\tmutual_information\tdepth"
 
 
@@ -89,10 +94,11 @@ def words_of(ids: Array, numbers: Array) -> list[Word]:
 
 
 def estimate(
-    ids: Array, lengths: Array, labels: Array, pieces: Pieces, layers: int, smoothing: float, whole_words: bool
+    ids: Array, lengths: Array, labels: Array, pieces: Pieces, layers: int, settings: MutualInformationConfig
 ) -> WordDepths:
     """From training texts: their pieces one after the other, the length and the label of each text."""
-    texts = np.repeat(np.arange(len(lengths)), lengths)
+    texts, whole_words = np.repeat(np.arange(len(lengths)), lengths), settings.unit == "words"
+    layers = settings.deepest or layers
     if whole_words:
         numbers = pieces.words(ids, lengths)
         first = np.concatenate([[0], np.flatnonzero(np.diff(numbers)) + 1])
@@ -109,8 +115,9 @@ def estimate(
     seen = np.flatnonzero(counts.sum(1))
     if not len(seen):
         raise UserError("data.train: no word to estimate a depth for")
-    information = mutual_information(counts[seen], np.bincount(labels, minlength=counts.shape[1]), smoothing)
-    depths = bins(-np.log(information), layers)
+    of_label = np.bincount(labels, minlength=counts.shape[1])
+    information = mutual_information(counts[seen], of_label, settings.smoothing, settings.smoothed == "joint")
+    depths = (bins if settings.bins == "width" else even_bins)(-np.log(information), layers)
     known = [vocabulary[number] for number in seen]
     return WordDepths(
         layers,
@@ -128,24 +135,16 @@ def presence(things: Array, texts: Array, labels: Array, size: int) -> Array:
     return np.bincount((once % size) * count + labels[once // size], minlength=size * count).reshape(size, count)
 
 
-def mutual_information(counts: Array, texts: Array, smoothing: float = 0.1) -> Array:
+def mutual_information(counts: Array, texts: Array, smoothing: float = 0.1, joint: bool = False) -> Array:
     """(W,) of the (W, Y) texts in which each word occurs, and the (Y,) texts of each label."""
-    whole = texts.sum()
-    occurs = counts.sum(1, keepdims=True)
-
-    def probability(count: Array) -> Array:
-        return (count + smoothing) / (whole + smoothing)
-
-    total = np.zeros(counts.shape[0])
-    for word, label, joint in (
-        (occurs, texts, counts),
-        (occurs, whole - texts, occurs - counts),
-        (whole - occurs, texts, texts - counts),
-        (whole - occurs, whole - texts, whole - texts - occurs + counts),
-    ):
-        together = probability(joint)
-        total += (together * np.log(together / (probability(word) * probability(label)))).sum(1)
-    return np.maximum(total, FLOOR)
+    occurs, number = counts.sum(1, keepdims=True), texts.sum()
+    both = np.stack([counts, occurs - counts, texts - counts, number - texts - occurs + counts]).astype(np.float64)
+    if joint:
+        both, smoothing = both + smoothing, 0.0
+    word = (both[[0, 2]] + both[[1, 3]])[[0, 0, 1, 1]]
+    label = (both[[0, 1]] + both[[2, 3]])[[0, 1, 0, 1]]
+    p, p_word, p_label = ((count + smoothing) / (both.sum(0) + smoothing) for count in (both, word, label))
+    return np.maximum((p * np.log(p / (p_word * p_label))).sum((0, 2)), FLOOR)
 
 
 def bins(values: Array, layers: int) -> Array:
@@ -154,3 +153,8 @@ def bins(values: Array, layers: int) -> Array:
     if high <= low:
         return np.full(len(values), layers)
     return np.minimum((layers * (values - low) / (high - low)).astype(np.int64) + 1, layers)
+
+
+def even_bins(values: Array, layers: int) -> Array:
+    """1 … layers: which of as many parts with equally many values each is in; equal values are in the same one."""
+    return np.searchsorted(np.sort(values), values) * layers // len(values) + 1

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anydepth.data.collate import pad_rows
+from anydepth.data.collate import Packing
 from anydepth.data.masking import MaskedBatch
 from anydepth.encoder_models import MaskedLM
 from anydepth.estimating.pieces import Pieces
@@ -25,7 +25,7 @@ from anydepth.estimating.pieces import Pieces
 Array = np.ndarray
 
 TOKENS, TOKENS_ON_GPU = 1 << 14, 1 << 17
-"""Read together, padding included."""
+"""Read together: packed, so that nothing is computed for padding."""
 CHOSEN = 1 << 12
 """Words guessed together: each has a logit for every word of the vocabulary."""
 
@@ -64,7 +64,8 @@ class Reconstruction:
     def batches(self, ids: Array, lengths: Array, words: Array) -> Iterator[Rows]:
         """All texts with every word hidden in one of their copies."""
         ends, batch, longest, hidden = np.cumsum(lengths), Rows([], [], [], []), 0, 0
-        for end, length in zip(ends, lengths):
+        for number in np.argsort(lengths, kind="stable"):  # texts of similar length together: little padding
+            end, length = ends[number], lengths[number]
             text, mine = ids[end - length : end], words[end - length : end]
             ordinary = ~self.pieces.special[text]
             phases = np.zeros(length, dtype=np.int64)
@@ -91,14 +92,18 @@ class Reconstruction:
     def guess(self, rows: Rows) -> Array:
         """(hidden pieces, layers) losses."""
         model, lengths = self.model, np.array([len(row) for row in rows.ids])
-        source = pad_rows(np.concatenate(rows.ids), lengths, model.pad, 1)
-        places = np.concatenate([row * source.shape[1] + hidden for row, hidden in enumerate(rows.hidden)])
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.concatenate([start + hidden for start, hidden in zip(starts, rows.hidden)])
+        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+        packing = Packing(
+            torch.from_numpy(starts.astype(np.int32)), int(lengths.max()), torch.from_numpy(positions)[None]
+        )
         answers = torch.from_numpy(np.concatenate(rows.answers))
         batch = MaskedBatch(
-            source=source,
+            source=torch.from_numpy(np.concatenate(rows.ids))[None],
             slots=torch.from_numpy(places),
             target_out=answers,
-            packing=None,
+            packing=packing,
             key="",
             tokens=int(lengths.sum()),
             sentences=len(lengths),

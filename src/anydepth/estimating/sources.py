@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from anydepth.data.store import Store
+from anydepth.data.store import Store, locked
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.depth.perword import (
     ConstantConfig,
@@ -94,16 +94,15 @@ class Guessing:
         asked.update(lengths.astype(np.int32).tobytes())
         assert self.run.folder is not None
         file = self.run.folder / LOSSES / f"{asked.hexdigest()[:16]}.npy"
-        if file.exists():
-            return np.load(file)
-        found = Reconstruction(self.model, pieces, self.run.tokenizers.source.mask, self.settings.every).losses(
-            ids, lengths
-        )
         file.parent.mkdir(exist_ok=True)
-        part = file.with_name(f".part-{file.name}")
-        np.save(part, found)
-        part.replace(file)
-        return found
+        with locked(self.run.folder):  # trainings side by side ask for the same: the first computes it, the others wait
+            if not file.exists():
+                mask = self.run.tokenizers.source.mask
+                found = Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)
+                part = file.with_name(f".part-{file.name}")
+                np.save(part, found)
+                part.replace(file)
+        return np.load(file)
 
 
 def per_word(config: "Config") -> PerWordConfig | None:
@@ -121,8 +120,8 @@ def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str 
     match settings.estimate:
         case MutualInformationConfig():
             estimator = WordDepths.read(folder / FILE)
-            if estimator.layers != layers:
-                raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; the model has {layers}")
+            if estimator.layers != (asked := settings.estimate.deepest or layers):
+                raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; expected {asked}")
         case ConstantConfig(depth=depth):
             estimator = Constant(depth)
         case ReconstructionConfig():
@@ -166,8 +165,7 @@ def word_depths(
         np.concatenate(labels),
         pieces,
         layers,
-        settings.smoothing,
-        settings.unit == "words",
+        settings,
     )
     found.write(file, pieces)
     return found

@@ -1,7 +1,8 @@
 """The depth grid of a classifier: accuracy and macro-F1 on a labelled test set at every depth.
 
 A depth is one number, so that cells have an `encoder` and no `decoder`. Every depth leaves its labels in
-`outputs/DEPTH.txt`, line by line with the right ones in `outputs/reference.txt`, in the order of the test set.
+`outputs/DEPTH.txt`, every way of leaving early in `outputs/RULE.txt`, line by line with the right ones in
+`outputs/reference.txt`, in the order of the test set.
 """
 
 import hashlib
@@ -80,7 +81,8 @@ def evaluate_labels(
             write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
     words = samples(run, asked) if isinstance(model.encoder_depth, PerWord) else []
     for rule in exits:
-        _, left[rule.name] = measure(run, asked, run.plan(), rule)
+        labels, left[rule.name] = measure(run, asked, run.plan(), rule)
+        write_labels(out / "outputs" / f"{rule.name}.txt", labels, model)
     grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"]), EXITS: list(left.values())}
     grid |= {"samples": words} if words else {}
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")

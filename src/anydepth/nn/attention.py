@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn.cache import AnySlot, Held
-from anydepth.nn.packed_attention import short_attention
+from anydepth.nn.packed_attention import BLOCK, short_attention
 
 MOSTLY_SHORT = 512
-"""Where no sentence can be longer, most are far shorter, and a kernel for short ones wins over flash attention."""
+"""Where no sentence can be longer and the mean is a tile at most, a kernel for short ones wins over flash attention."""
 
 
 class Padded(NamedTuple):
@@ -50,10 +50,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sees: Sees, causal: bool, dropout: f
 def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, sees: Packed, causal: bool, dropout: float, short: int = MOSTLY_SHORT
 ) -> Tensor:
-    """Sentences that cannot have more than `short` words go to the kernel for short ones."""
+    """Sentences that cannot have more than `short` words, and are short on average, go to the kernel for short ones."""
+    mostly_short = sees.longest_key <= short and k.shape[1] <= BLOCK * (len(sees.key_starts) - 1)
     own_kernel = q.is_cuda and dropout == 0 and q.shape[-1] in (16, 32, 64, 128)
     single = q.dtype == torch.float32  # which flash attention does not take
-    if own_kernel and (single or sees.longest_key <= short):
+    if own_kernel and (single or mostly_short):
         return short_attention(q[0], k[0], v[0], sees.query_starts, sees.key_starts, causal).unsqueeze(0)
     if not q.is_cuda or single:
         return attend_one_by_one(q, k, v, sees, causal, dropout)

@@ -9,7 +9,7 @@ there is a choice, made alike in training and inference:
     keep       those of the last layer it ran: nothing is computed
 
 Which words run at which step is known before the first one, from their depths: all index lists are made together, on
-the CPU, so that a GPU never waits for them.
+the CPU and in one tensor, so that a GPU gets them in one copy and never waits for them.
 """
 
 from typing import NamedTuple
@@ -28,6 +28,42 @@ from anydepth.plan import Plan
 Array = np.ndarray
 
 
+class Count(NamedTuple):
+    """Of the words that run at one step."""
+
+    words: int
+    longest: int
+    """Of one text at most."""
+
+
+class Sizes(NamedTuple):
+    """What the shapes of a layout follow from."""
+
+    texts: int
+    words: int
+    width: int
+    """Of the padded batch: its rows have so many places."""
+    longest: int
+    """Words of a text at most."""
+    steps: tuple[Count, ...]
+    """As many as the deepest word has layers."""
+
+    @property
+    def layer_words(self) -> int:
+        """Words computed, summed over the layers: the sum of the depths."""
+        return sum(step.words for step in self.steps)
+
+    @property
+    def refreshed_words(self) -> int:
+        """Stopped words whose keys and values `refresh` makes again, summed over the layers."""
+        return len(self.steps) * self.words - self.layer_words
+
+    @property
+    def starts(self) -> int:
+        """64-bit numbers that texts + 1 numbers of 32 bits take."""
+        return self.texts // 2 + 1
+
+
 class Running(NamedTuple):
     """The words that run at one step, text by text."""
 
@@ -42,57 +78,82 @@ class Running(NamedTuple):
 class Words(NamedTuple):
     """The words of a batch without its padding, and which of them run at which step."""
 
-    places: Tensor
-    """(N,) int64, where each word stands in the flattened batch."""
-    positions: Tensor
-    """(N,) int64, its place in its text."""
-    texts: Tensor
-    """(N,) int64, the text it belongs to."""
-    starts: Tensor
-    """(B + 1,) int32, where each text begins."""
-    longest: int
-    steps: tuple[Running, ...]
-    """As many as the deepest word has layers."""
-    depths: Tensor
-    """(N,) uint8"""
+    numbers: Tensor
+    """int64, all that follows, one after the other."""
+    sizes: Sizes
 
     @property
-    def layer_words(self) -> int:
-        """Words computed, summed over the layers: the sum of the depths."""
-        return sum(len(step.words if step.words is not None else self.texts) for step in self.steps)
+    def places(self) -> Tensor:
+        """(N,) int64, where each word stands in the flattened batch."""
+        return self.numbers[: self.sizes.words]
 
     @property
-    def refreshed_words(self) -> int:
-        """Stopped words whose keys and values `refresh` makes again, summed over the layers."""
-        return len(self.steps) * len(self.texts) - self.layer_words
+    def positions(self) -> Tensor:
+        """(N,) int64, its place in its text."""
+        return self.part(1)
+
+    @property
+    def depths(self) -> Tensor:
+        """(N,) int64"""
+        return self.part(2)
+
+    @property
+    def starts(self) -> Tensor:
+        """(B + 1,) int32, where each text begins."""
+        return self.starts_at(3 * self.sizes.words)
+
+    @property
+    def steps(self) -> list[Running]:
+        """Made anew at every look."""
+        sizes, found = self.sizes, []
+        place = 3 * sizes.words + sizes.starts
+        for words, longest in sizes.steps:
+            if words == sizes.words:
+                found.append(Running(None, self.starts, longest))
+            else:
+                some = self.numbers[place : place + words]
+                found.append(Running(some, self.starts_at(place + words), longest))
+                place += words + sizes.starts
+        return found
+
+    def part(self, number: int) -> Tensor:
+        return self.numbers[number * self.sizes.words : (number + 1) * self.sizes.words]
+
+    def starts_at(self, place: int) -> Tensor:
+        return self.numbers[place : place + self.sizes.starts].view(torch.int32)[: self.sizes.texts + 1]
 
 
-def lay_out(depths: Array, lengths: Array, width: int) -> Words:
-    """Of texts of these lengths in rows of a padded batch of this width: the (N,) depths, 1 or more, of their words."""
+def lay_out(depths: Array, lengths: Array, width: int, room: Sizes | None = None) -> Words:
+    """Of texts of these lengths in rows of a padded batch of this width: the (N,) depths, 1 or more, of their words.
+
+    With `room`, which must `hold` what is needed, all shapes are those of the room. Its last text takes the words that
+    there are too many of: the same function of all other texts.
+    """
     texts = np.repeat(np.arange(len(lengths)), lengths)
     positions = np.arange(len(texts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    starts, longest = begin_and_longest(texts, len(lengths))
-    steps = []
-    for step in range(1, int(depths.max(initial=0)) + 1):
+    if room is not None:
+        spare, width = room.words - len(texts), room.width
+        texts = np.concatenate([texts, np.full(spare, room.texts - 1)])
+        positions, depths = (np.concatenate([part, np.zeros(spare, dtype=np.int64)]) for part in (positions, depths))
+    count = room.texts if room else len(lengths)
+    starts, longest = begin_and_longest(texts, count)
+    parts, steps = [texts * width + positions, positions, depths.astype(np.int64), starts], []
+    for step in range(1, (len(room.steps) if room else int(depths.max(initial=0))) + 1):
         words = np.flatnonzero(depths >= step)
-        if len(words) == len(depths):
-            steps.append(Running(None, starts, longest))
-        else:
-            steps.append(Running(torch.from_numpy(words), *begin_and_longest(texts[words], len(lengths))))
-    return Words(
-        places=torch.from_numpy(texts * width + positions),
-        positions=torch.from_numpy(positions),
-        texts=torch.from_numpy(texts),
-        starts=starts,
-        longest=longest,
-        steps=tuple(steps),
-        depths=torch.from_numpy(depths.astype(np.uint8)),
-    )
+        if room is not None:
+            words = np.concatenate([words, np.full(room.steps[step - 1].words - len(words), len(texts) - 1)])
+        begin, most = begin_and_longest(texts[words], count)
+        steps.append(Count(len(words), most))
+        parts += [] if len(words) == len(texts) else [words, begin]
+    sizes = room or Sizes(count, len(texts), width, longest, tuple(steps))
+    return Words(torch.from_numpy(np.concatenate(parts)), sizes)
 
 
-def begin_and_longest(texts: Array, count: int) -> tuple[Tensor, int]:
-    words = np.bincount(texts, minlength=count)
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(words)]).astype(np.int32)), int(words.max(initial=0))
+def begin_and_longest(texts: Array, count: int) -> tuple[Array, int]:
+    """Where each text begins, two numbers in the place of one, and the words of the longest."""
+    words, starts = np.bincount(texts, minlength=count), np.zeros(2 * (count // 2 + 1), dtype=np.int32)
+    np.cumsum(words, out=starts[1 : count + 1])
+    return starts.view(np.int64), int(words.max(initial=0))
 
 
 def run_words(
@@ -102,8 +163,9 @@ def run_words(
 
     `first` steps may have been done before, with what they kept.
     """
+    starts, longest = words.starts, words.sizes.longest
     for layer, running in list(zip(plan.layers, words.steps))[first:]:
-        sees = Packed(running.starts, words.starts, running.longest, words.longest)
+        sees = Packed(running.starts, starts, running.longest, longest)
         x, kept = stack.run(step, layer, x, kept, running.words, sees, refresh)
     return x, kept
 

@@ -77,6 +77,7 @@ def pick_device(device: str, local: int = 0) -> torch.device:
     torch.empty(0, device=chosen)  # fails if there is no such device
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN plans attention anew for every shape of a padded batch
     return chosen
 
 
