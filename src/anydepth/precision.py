@@ -114,9 +114,8 @@ class Float16Linear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A projection with weights of 8 bits, scaled by row, and states rounded to 7 bits as they come, with one scale for
-    all rows of a batch: so what a batch mate says can change a word. (7, because pairs of products of 8 bits overflow
-    on CPUs without VNNI.) Sums, biases and results are float32."""
+    """A projection with weights of 8 bits, scaled by row, and states rounded to 8 bits as they come, with one scale for
+    all rows of a batch: so what a batch mate says can change a word. Sums, biases and results are float32."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -127,7 +126,9 @@ class Int8Linear(nn.Module):
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
             whole = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8)
         self.packed = torch.ops.quantized.linear_prepack(whole, linear.bias)
+        # CPUs without VNNI add pairs of products in 16 bits, which products of 7 and 8 bits alone never exceed
+        self.seven_bits = not torch.cpu._is_vnni_supported()
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, True)
+        found: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
         return found

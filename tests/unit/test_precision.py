@@ -130,3 +130,13 @@ def test_other_devices_are_refused(precision: Precision) -> None:
     model = talkative_translator(PrefixConfig()).to("meta")
     with pytest.raises(UserError, match=f"precision {precision}: for a CPU, not for meta"):
         for_searching(model, precision)
+
+
+def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
+    model = for_searching(talkative_translator().float(), "float32")
+    first = model.decoder.layers[0]
+    assert first.attention.qkv.weight.stride() == (1, 48)
+    assert first.shrink.weight.is_contiguous()
+    assert model.head is not None
+    assert model.head.weight.stride() == (1, 23)
+    assert model.encoder.layers[0].grow.weight.is_contiguous()
