@@ -21,7 +21,7 @@ class DecoderAlone:
         """`room` words at most."""
         self.model, layers = begun.model, layers_of(begun)
         gates = [None] * len(layers) if begun.gates is None else begun.gates
-        self.model.target.check_length(room)
+        room = min(room, self.model.target.longest)
         self.places = self.model.target.places(torch.arange(room))
         self.steps = [LayerAlone(*given, room) for given in zip(layers, gates, begun.memories)]
         self.length = 0
@@ -36,6 +36,7 @@ class DecoderAlone:
     def step(self, tokens: Tensor) -> Tensor:
         model, at = self.model, self.length
         target = model.target
+        target.check_length(at + 1)
         x = torch.add(self.places[at], F.embedding(tokens, target.words.weight), alpha=target.scale)
         x = target.norm.forward(x)
         for layer in self.steps:
@@ -60,7 +61,8 @@ class LayerAlone:
         assert layer.cross is not None
         assert layer.cross_norm is not None
         assert memory.state is not None
-        self.layer, self.gate, self.first, self.last = layer, gate, layer.norm_first, layer.norm_last
+        self.layer, self.first, self.last = layer, layer.norm_first, layer.norm_last
+        self.gate = None if gate is None else gate.to(memory.state.dtype)
         # `forward` and not the module: what a call does besides, which is nothing here, takes longer than a small norm
         self.norms = [norm.forward for norm in (layer.attention_norm, layer.cross_norm, layer.ffn_norm)]
         self.qkv, self.out = layer.attention.qkv.forward, layer.attention.out.forward

@@ -114,6 +114,18 @@ def test_every_search_runs_in_it(precision: Precision, name: str) -> None:
     assert len({tuple(best.tokens) for best, *_ in found}) > 5
 
 
+@pytest.mark.parametrize("precision", PACKED)
+def test_gates_scale_in_it_too(precision: Precision) -> None:
+    model = for_searching(talkative_translator(LatentConfig(inference="soft")).float(), precision)
+    plans, limit, agreed = model.plan(), torch.tensor([9]), 0
+    for source in sentences():
+        with torch.no_grad():
+            ((found,),) = Searcher(model, MARKS).grow(source, limit, plans, "", SEARCHES["greedy"], [0])
+            (expected,) = extend_rows(model.start(source, plans), lambda words, *_: words.argmax(-1), *MARKS, limit)
+        agreed += found.tokens == expected.tokens
+    assert agreed > 20
+
+
 def test_words_that_stop_early_leave_keys_and_values_in_int8() -> None:
     model = for_searching(talkative_translator(PrefixConfig()).float(), "int8")
     source, limits = random_batch(LENGTHS).source, torch.full((len(LENGTHS),), 9)
