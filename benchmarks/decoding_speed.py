@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cpu_depths
 import multiscale_speed
 import torch
 from random_model import random_run, random_sentences
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--drafts", default="1x3,1x5,2x4", help="draft layers x words, to try in speculation")
     parser.add_argument("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--sections", default="step,depths,rival,precision,speculation,multiscale")
+    parser.add_argument("--depths", help="of the section cpu: all, or 6-6,6-2; default: every decoder depth")
     parser.add_argument("--compiled", action="store_true", help="also the rival with a static cache, which compiles")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -226,6 +228,12 @@ class Bench:
             told = ", ".join(f"{draft} {gain:.2f} x ({different[draft]} differ)" for draft, gain in gains.items())
             print(f"speculation, batch {size}, {len(plain)} sentences: {told}", flush=True)
         return rows
+
+    def cpu(self) -> list[dict[str, Any]]:
+        """Greedy at batch 1 and every depth against Hugging Face and CTranslate2: benchmarks/cpu_depths.py."""
+        chosen = self.args.depths
+        depths = self.run.depths() if chosen == "all" else chosen.split(",") if chosen else self.depths_to_try()
+        return cpu_depths.table(self.run, self.some(self.args.alone), depths, self.args.repetitions)
 
     def multiscale(self) -> dict[str, object]:
         """Very deep encoders: benchmarks/multiscale_speed.py, its decoding alone."""

@@ -128,6 +128,11 @@ class Planned(nn.Module):
     pad: int
     parse = staticmethod(parse_depth)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.head: nn.Module | None = None
+        """What makes logits where the matrix is not used as it stands (precision.py)."""
+
     @property
     def no_target(self) -> int:
         """What stands in a batch's targets where nothing is to be predicted."""
@@ -170,6 +175,9 @@ class Planned(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """(…, D) → (…, V)"""
+        if self.head is not None:
+            logits: Tensor = self.head(states)
+            return logits
         return F.linear(states, self.output.weight, self.output_bias)
 
 
@@ -237,11 +245,14 @@ class Translator(Planned):
     def start(self, source: Tensor, plans: Plans, key: str = "") -> "TranslatorDecoder":
         """Reads (B, S) padded sources and makes the decoder that a search drives."""
         self.source.check_length(source.shape[1])
-        sees = Padded((source != self.pad)[:, None, None, :])
+        real = source != self.pad
+        # to ask a GPU would make the host wait
+        full = source.device.type == "cpu" and bool(real.all())
+        sees = Padded(None if full else real[:, None, None, :])
         positions = torch.arange(source.shape[1], device=source.device)[None]
         encoder_gates, decoder_gates = self.gates(plans, key, source)
         memories = self.encode(source, positions, sees, plans, encoder_gates)
-        return TranslatorDecoder(self, memories, sees, plans, decoder_gates)
+        return TranslatorDecoder(self, len(source), memories, sees, plans, decoder_gates)
 
 
 class View(NamedTuple):
@@ -273,11 +284,17 @@ class TranslatorDecoder:
     """One growing translation per row: the `Decoder` that searches drive."""
 
     def __init__(
-        self, model: Translator, memories: list[Memory], sees: Padded, plans: Plans, gates: Tensor | None
+        self,
+        model: Translator,
+        rows: int,
+        memories: list[Memory],
+        sees: Padded,
+        plans: Plans,
+        gates: Tensor | None,
     ) -> None:
-        self.model, self.memories, self.sees, self.plans, self.gates = model, memories, sees, plans, gates
+        self.model, self.rows, self.memories, self.sees = model, rows, memories, sees
+        self.plans, self.gates = plans, gates
         self.cache = Cache(len(plans.decoder))
-        self.rows = sees.keys.shape[0] if sees.keys is not None else 0
 
     def step(self, tokens: Tensor) -> Tensor:
         """(R,) the last word of every row → (R, V) logits of the next."""
@@ -295,8 +312,8 @@ class TranslatorDecoder:
         self.rows = rows.shape[0]
         self.cache.reorder(rows, changes)
         if changes:
-            assert self.sees.keys is not None
-            self.sees = Padded(self.sees.keys[rows])
+            if self.sees.keys is not None:
+                self.sees = Padded(self.sees.keys[rows])
             if not self.cache.length:  # later on, their keys and values are in the cache
                 self.memories = reordered(self.memories, rows)
             if self.gates is not None and self.gates.dim() > 1:  # each sentence has its own

@@ -107,7 +107,7 @@ def refine(run: Run, begun: Sequence[Begun], depth: str, texts: Sequence[str], k
         hypotheses = confirm(run, begun, plans, key, padded, memory, limits)
     else:
         sees, (_, gates) = Padded((padded != model.pad)[:, None, None, :]), model.gates(plans, key, padded)
-        decoder = TranslatorDecoder(model, [Memory(memory)] * len(plans.decoder), sees, plans, gates)
+        decoder = TranslatorDecoder(model, len(begun), [Memory(memory)] * len(plans.decoder), sees, plans, gates)
         hypotheses = [best for (best,) in decode(decoder, *marks, limits, decoding, range(len(begun)))]
     return [best.text for best in run.read(hypotheses, plans.name)]
 

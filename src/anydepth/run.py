@@ -1,6 +1,5 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -25,6 +24,7 @@ from anydepth.errors import UserError
 from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
 from anydepth.plan import Plans
+from anydepth.precision import for_searching
 from anydepth.searching import Searcher
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
@@ -305,10 +305,7 @@ class Run:
     def searcher(self, precision: Precision) -> Searcher:
         """What searches with the model's weights in this precision."""
         if precision not in self.searchers:
-            model = self.translator
-            if precision == "bfloat16":
-                model = copy.deepcopy(model).bfloat16()
-            target = self.tokenizers.target
+            model, target = for_searching(self.translator, precision), self.tokenizers.target
             self.searchers[precision] = Searcher(model, Marks(target.bos, target.eos, target.pad))
         return self.searchers[precision]
 

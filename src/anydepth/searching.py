@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from anydepth.alone import DecoderAlone
 from anydepth.beams import TranslatorBeams
 from anydepth.confident import ConfidentDecoder
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks
@@ -70,7 +71,10 @@ class Searcher:
         if decoding.exit:
             decoder = self.confident(source, plans, key, decoding)
             return decode(decoder, *self.marks, max_lengths, decoding, sentences)
-        return decode(self.model.start(source, plans, key), *self.marks, max_lengths, decoding, sentences)
+        begun = self.model.start(source, plans, key)
+        alone = decoding.beam == 1 and decoding.plain and DecoderAlone.fits(begun)
+        chosen = DecoderAlone(begun, int(max_lengths)) if alone else begun
+        return decode(chosen, *self.marks, max_lengths, decoding, sentences)
 
     def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
         """Whether the search is replayed: where it is the same computation for every batch of a shape."""

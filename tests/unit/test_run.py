@@ -10,6 +10,7 @@ import anydepth
 from anydepth.choosing.schedule import batches
 from anydepth.config import Config, dump
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.decoding.decoder import Precision
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, Translator, TranslatorConfig
@@ -68,15 +69,16 @@ def test_batch_mates_do_not_matter(run: Run, settings: dict) -> None:
     assert run.translate(TEXTS, "2-1", batch=1, **settings) == run.translate(TEXTS, "2-1", batch=3, **settings)
 
 
-def test_precision_changes_little_and_the_weights_not_at_all(run: Run) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
+def test_precision_changes_little_and_the_weights_not_at_all(run: Run, precision: Precision) -> None:
     before = run.model.output.weight.clone()
-    exact, rounded = (run.translations(TEXTS, beam=1, precision=name) for name in ("float32", "bfloat16"))
+    exact, rounded = (run.translations(TEXTS, beam=1, precision=name) for name in ("float32", precision))
     same = [(a.score, b.score) for (a,), (b,) in zip(exact, rounded) if a.text and a.tokens == b.tokens]
-    assert len(same) >= 3
+    assert len(same) >= 2
     assert all(a != b and a == pytest.approx(b, abs=0.1) for a, b in same)
     assert torch.equal(run.model.output.weight, before)
-    assert run.searcher("bfloat16").model.output.weight.dtype == torch.bfloat16
-    assert run.in_language(None).searcher("bfloat16") is run.searcher("bfloat16")
+    assert run.in_language(None).searcher(precision) is run.searcher(precision)
+    assert run.searcher(precision).model is not run.searcher("float32").model
 
 
 def test_depths_differ_and_the_deepest_is_the_default(run: Run) -> None:

@@ -30,8 +30,11 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a 
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept per sentence; 1 is greedy. Default: the recipe's.")]
 Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Default: the recipe's.")]
 Precision = Annotated[
-    Literal["float32", "bfloat16"] | None,
-    typer.Option(help="Number type that words are computed in: bfloat16 is faster on a GPU. Default: the recipe's."),
+    Literal["float32", "bfloat16", "float16", "int8"] | None,
+    typer.Option(
+        help="Number type of the weights. Faster than float32: bfloat16 on a GPU, float16 and int8 on a CPU. "
+        "Default: the recipe's."
+    ),
 ]
 Language = Annotated[
     str | None,

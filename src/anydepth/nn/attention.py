@@ -100,6 +100,9 @@ class SelfAttention(nn.Module):
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Without the queries."""
+        if not isinstance(self.qkv, nn.Linear):  # packed (anydepth/precision.py): it cannot be taken apart
+            _, k, v = split_heads(self.qkv(x), 3, self.heads)
+            return k, v
         width, bias = x.shape[-1], self.qkv.bias
         k, v = split_heads(F.linear(x, self.qkv.weight[width:], None if bias is None else bias[width:]), 2, self.heads)
         return k, v
@@ -127,7 +130,7 @@ class CrossAttention(nn.Module):
         return self.out(attended.flatten(2))
 
     def queries(self, x: Tensor) -> Tensor:
-        return self.query(x).unflatten(2, (self.heads, -1))
+        return self.query(x).view(*x.shape[:2], self.heads, -1)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = split_heads(self.key_value(memory), 2, self.heads)
@@ -136,4 +139,4 @@ class CrossAttention(nn.Module):
 
 def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
     """(B, T, parts·D) → parts tensors (B, T, H, D/H)."""
-    return x.unflatten(2, (parts, heads, -1)).unbind(2)
+    return x.view(*x.shape[:2], parts, heads, -1).unbind(2)

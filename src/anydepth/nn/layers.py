@@ -145,12 +145,14 @@ class Layer(nn.Module):
         return norm(x) if self.norm_first else x
 
     def leave(self, x: Tensor, branch: Tensor, gate: Tensor | None, norm: nn.Module) -> Tensor:
-        branch = F.dropout(branch, self.dropout, self.training)
+        if self.training:  # to ask for none takes a CPU as long as an addition
+            branch = F.dropout(branch, self.dropout)
         x = x + (branch if gate is None else gate.to(branch.dtype) * branch)
         return norm(x) if self.norm_last else x
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        return self.shrink(F.dropout(self.activation(self.grow(x)), self.activation_dropout, self.training))
+        inner = self.activation(self.grow(x))
+        return self.shrink(F.dropout(inner, self.activation_dropout) if self.training else inner)
 
 
 class FinalNorm(nn.LayerNorm):

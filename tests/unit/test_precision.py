@@ -1,0 +1,154 @@
+"""Weights in other number types and layouts, and one sentence alone on a CPU."""
+
+import pytest
+import torch
+from conftest import random_batch, talkative_translator
+from searches import MARKS, SEARCHES
+from torch import nn
+
+from anydepth.alone import DecoderAlone
+from anydepth.decoding.decoder import DecodingConfig, Precision
+from anydepth.decoding.greedy import extend_rows
+from anydepth.depth import DepthConfig
+from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.errors import UserError
+from anydepth.models import Translator
+from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.precision import for_searching
+from anydepth.searching import Searcher
+
+LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
+PACKED: list[Precision] = ["bfloat16", "float16", "int8"]
+"""In which projections are other modules than in float32."""
+
+
+def sentences() -> list[torch.Tensor]:
+    """(1, S) each."""
+    batch = random_batch(LENGTHS)
+    return [row[row != MARKS.pad][None] for row in batch.source]
+
+
+@torch.no_grad()
+def logits(model: Translator, source: torch.Tensor) -> torch.Tensor:
+    """Of three words, in double precision."""
+    decoder = model.start(source, model.plan())
+    return torch.stack([decoder.step(torch.tensor([word])) for word in (MARKS.bos, 9, 5)]).double()
+
+
+@pytest.mark.parametrize(
+    "depth",
+    [FullConfig(), PrefixConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft")],
+    ids=lambda one: one.type,
+)
+def test_a_sentence_alone_is_said_as_in_a_batch(depth: DepthConfig) -> None:
+    model = talkative_translator(depth)
+    plans, said = model.plan(), set()
+    for source in sentences():
+        limit = torch.tensor([13])
+        with torch.no_grad():
+            assert DecoderAlone.fits(model.start(source, plans))
+            ((found,),) = Searcher(model, MARKS).grow(source, limit, plans, "", SEARCHES["greedy"], [0])
+            decoder = model.start(source, plans)
+            (expected,) = extend_rows(decoder, lambda words, *_: words.argmax(-1), *MARKS, limit)
+        assert found.tokens == expected.tokens
+        assert found[1:] == pytest.approx(expected[1:], abs=1e-5)
+        said.add(tuple(found.tokens))
+    assert len(said) > 5
+
+
+def test_what_one_sentence_alone_cannot_do_is_left_to_the_layers() -> None:
+    plain = talkative_translator()
+    padded = random_batch([(3, 2), (5, 2)]).source
+    contexts = talkative_translator(bridge=MultiscaleConfig())
+    with torch.no_grad():
+        assert not DecoderAlone.fits(plain.start(padded, plain.plan()))
+        assert not DecoderAlone.fits(contexts.start(padded[1:], contexts.plan()))
+
+
+@pytest.mark.parametrize("precision", ["float32", *PACKED])
+def test_weights_are_shared_or_copied_and_never_changed(precision: Precision) -> None:
+    model = talkative_translator(PrefixConfig()).float()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    strides = {name: tensor.stride() for name, tensor in model.state_dict().items()}
+    searched = for_searching(model, precision)
+    logits(searched, sentences()[-1])
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert {name: tensor.stride() for name, tensor in after.items()} == strides
+    assert model.head is None
+    shared = searched.target.words.weight.data_ptr() == model.target.words.weight.data_ptr()
+    assert shared == (precision != "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("precision", "near"), [("float32", 1e-5), ("float16", 3e-3), ("bfloat16", 5e-2), ("int8", 1e-1)]
+)
+def test_logits_stay_near(precision: Precision, near: float) -> None:
+    """Relative to how much they vary; and none is exact but float32, so that it is known to be in use."""
+    model = talkative_translator(PrefixConfig()).float()
+    searched, errors = for_searching(model, precision), []
+    for source in sentences():
+        exact = logits(model, source)
+        errors.append(float((logits(searched, source) - exact).norm() / exact.norm()))
+    assert max(errors) < near
+    assert precision == "float32" or min(errors) > near / 1000
+
+
+@pytest.mark.parametrize("precision", PACKED)
+def test_all_projections_are_packed(precision: Precision) -> None:
+    model = for_searching(talkative_translator(PrefixConfig()).float(), precision)
+    assert not [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("precision", PACKED)
+def test_every_search_runs_in_it(precision: Precision, name: str) -> None:
+    model = for_searching(talkative_translator(PrefixConfig()).float(), precision)
+    batch, limits = random_batch(LENGTHS).source, torch.full((len(LENGTHS),), 9)
+    with torch.no_grad():
+        found = Searcher(model, MARKS).search(batch, limits, model.plan(), "", SEARCHES[name], range(len(batch)))
+    assert len({tuple(best.tokens) for best, *_ in found}) > 5
+
+
+@pytest.mark.parametrize("precision", PACKED)
+def test_gates_scale_in_it_too(precision: Precision) -> None:
+    model = for_searching(talkative_translator(LatentConfig(inference="soft")).float(), precision)
+    plans, limit, agreed = model.plan(), torch.tensor([9]), 0
+    for source in sentences():
+        with torch.no_grad():
+            ((found,),) = Searcher(model, MARKS).grow(source, limit, plans, "", SEARCHES["greedy"], [0])
+            (expected,) = extend_rows(model.start(source, plans), lambda words, *_: words.argmax(-1), *MARKS, limit)
+        agreed += found.tokens == expected.tokens
+    assert agreed > 20
+
+
+def test_words_that_stop_early_leave_keys_and_values_in_int8() -> None:
+    model = for_searching(talkative_translator(PrefixConfig()).float(), "int8")
+    source, limits = random_batch(LENGTHS).source, torch.full((len(LENGTHS),), 9)
+    decoding = DecodingConfig(beam=1, exit=1, exit_margin=0.0)
+    searcher, shallow = Searcher(model, MARKS), model.plan()._replace(decoder=model.decoder_depth.plans("")[1])
+    with torch.no_grad():
+        found = searcher.search(source, limits, model.plan(), "", decoding, range(len(source)))
+        expected = searcher.search(source, limits, shallow, "", SEARCHES["greedy"], range(len(source)))
+    assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_other_devices_are_refused(precision: Precision) -> None:
+    model = talkative_translator(PrefixConfig()).to("meta")
+    with pytest.raises(UserError, match=f"precision {precision}: for a CPU, not for meta"):
+        for_searching(model, precision)
+
+
+def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
+    model = for_searching(talkative_translator().float(), "float32")
+    first = model.decoder.layers[0]
+    assert first.attention.qkv.weight.stride() == (1, 48)
+    assert first.shrink.weight.is_contiguous()
+    assert model.head is not None
+    assert model.head.weight.stride() == (1, 23)
+    assert model.encoder.layers[0].grow.weight.is_contiguous()
