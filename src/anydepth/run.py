@@ -129,6 +129,8 @@ class Run:
 
     engine_name = "native"
     """What searches."""
+    record = True
+    """Whether searches on a GPU may be replayed as CUDA graphs; not worth it for a model that is still in training."""
 
     def __init__(
         self,
@@ -306,7 +308,7 @@ class Run:
         """What searches with the model's weights in this precision."""
         if precision not in self.searchers:
             model, target = for_searching(self.translator, precision), self.tokenizers.target
-            self.searchers[precision] = Searcher(model, Marks(target.bos, target.eos, target.pad))
+            self.searchers[precision] = Searcher(model, Marks(target.bos, target.eos, target.pad), self.record)
         return self.searchers[precision]
 
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:

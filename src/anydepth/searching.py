@@ -29,8 +29,8 @@ tests/parity/test_recorded_search.py to tell; seen on an H200."""
 class Searcher:
     """The searches of one model."""
 
-    def __init__(self, model: Translator, marks: Marks) -> None:
-        self.model, self.marks = model, marks
+    def __init__(self, model: Translator, marks: Marks, record: bool = True) -> None:
+        self.model, self.marks, self.record = model, marks, record
         self.recordable: dict[tuple[Plans, str], bool] = {}
 
     @property
@@ -78,7 +78,7 @@ class Searcher:
 
     def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
         """Whether the search is replayed: where it is the same computation for every batch of a shape."""
-        if not (RECORD and self.device.type == "cuda" and decoding.plain):
+        if not (RECORD and self.record and self.device.type == "cuda" and decoding.plain):
             return False
         if (plans, key) not in self.recordable:
             self.recordable[plans, key] = recordable(self.model, plans, key)

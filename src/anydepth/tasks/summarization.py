@@ -18,6 +18,7 @@ class Summarization(Translation):
         if not wanted:
             return {}
         run = Run(self.config, model, self.tokenizers, key=corpus.key)
+        run.record = False
         pairs = self.usable(run, read_pairs(corpus, "dev", Skips()), corpus.key, wanted)
         hypotheses = run.summarize([document for document, _ in pairs], depth, beam=1, sample=False)
         return RougeScorer([summary for _, summary in pairs]).statistics(hypotheses).scores()

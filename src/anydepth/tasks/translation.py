@@ -47,6 +47,7 @@ class Translation:
         if not config.training.validate_sentences:
             return {}
         run = Run(config, model, self.tokenizers, key=corpus.key)
+        run.record = False
         read = read_pairs(corpus, "dev", Skips())
         pairs = self.usable(run, read, corpus.key, config.training.validate_sentences)
         hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
