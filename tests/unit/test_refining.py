@@ -36,7 +36,8 @@ def counted(run: Run) -> Iterator[Counter[str]]:
 
         return add
 
-    stacks = {"encoder": run.translator.encoder, "decoder": run.translator.decoder}
+    model = run.searcher(run.config.decoding.precision).model
+    stacks = {"encoder": model.encoder, "decoder": model.decoder}
     hooks = [
         layer.register_forward_hook(hook(f"{name} {number}"))
         for name, stack in stacks.items()
