@@ -110,9 +110,7 @@ async def many_connections(run: str, count: int) -> dict[str, Any]:
             "health_meanwhile": healthy,
             "open_files": [files, running.open_files()],
             "megabytes": running.kilobytes() // 1024,
-            "passed": set(statuses) <= {"200", "429"}
-            and after.status == 200
-            and running.open_files() <= files + 5,
+            "passed": set(statuses) <= {"200", "429"} and after.status == 200 and running.open_files() <= files + 5,
         }
 
 

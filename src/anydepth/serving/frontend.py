@@ -11,6 +11,7 @@ from starlette.responses import Response
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.evaluation.metrics import METRICS
+from anydepth.serving import description
 from anydepth.serving.load import at_most, layers
 from anydepth.serving.served import Served
 from anydepth.serving.service import Service
@@ -37,6 +38,10 @@ def add_page(app: FastAPI, service: Service) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return file("index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(description.page(app.openapi()), media_type="text/html", headers=HEADERS)
 
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:
