@@ -223,7 +223,7 @@ class Classifier(EncoderModel):
         if batch.packing is None:
             return pool_rows(self.norm(x), batch.source != self.pad)
         owners, texts = self.owners(batch)
-        return pool(self.norm(x).flatten(0, 1), owners, texts)
+        return pool(self.norm(x).flatten(0, 1), owners, texts + 1)[:texts]
 
     def owners(self, batch: "EncoderBatch") -> tuple[Tensor, int]:
         """(N,) the text of each word, and how many there are; padding belongs to one more text."""
