@@ -15,9 +15,11 @@ VOCABULARY = 23
 LABELS = ("a", "b", "c")
 
 
-def tiny_classifier(depth: DepthConfig = FULL, layers: int = 4, norm: Any = "pre", **settings: Any) -> Classifier:
+def tiny_classifier(
+    depth: DepthConfig = FULL, layers: int = 4, norm: Any = "pre", width: int = 16, **settings: Any
+) -> Classifier:
     """A random model of a few thousand weights, without dropout."""
-    layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0)
+    layer = LayerConfig(width=width, ffn=24, heads=2, norm=norm, dropout=0.0)
     stack = StackConfig(layers=layers, depth=depth)
     model = Classifier(ClassifierConfig(labels=LABELS, layer=layer, encoder=stack, **settings), VOCABULARY, PAD)
     for parameter in model.parameters():  # also those that start at 0 or 1

@@ -65,7 +65,8 @@ class Noise(NamedTuple):
     """() 1 if the step's gates are 0 or 1, else 0."""
 
     def to(self, device: torch.device) -> "Noise":
-        return Noise(*(tensor.to(device, non_blocking=True) for tensor in self))
+        on_gpu = device.type == "cuda"  # from ordinary memory a copy would wait for all that the GPU has to do before
+        return Noise(*((tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=True) for tensor in self))
 
 
 BothNoises = tuple[Noise | None, Noise | None]

@@ -33,7 +33,7 @@ PARTS = 32
 
 
 class Shape(NamedTuple):
-    """What batches are padded to."""
+    """What batches are padded to. The last word is a spare one, which belongs to no text."""
 
     words: int
     texts: int
@@ -41,9 +41,10 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Array) -> "Shape":
-        """Of texts of these lengths: at most an eighth more words than they have."""
-        words = max(128, int(lengths.sum()))
-        return cls(up_to_multiple(words, power_of_two(words) // 16), power_of_two(len(lengths)), longest(lengths))
+        """Of texts of these lengths: at most an eighth more words than they have, and a number that kernels like."""
+        words = max(128, int(lengths.sum()) + 1)
+        even = up_to_multiple(words, max(32, power_of_two(words) // 16))
+        return cls(even, power_of_two(len(lengths)), longest(lengths))
 
 
 def longest(lengths: Array) -> int:
@@ -59,7 +60,7 @@ class WordPlaces:
 
     def __init__(self, model: Classifier, plan: Plan, refresh: bool, shape: Shape, recorder: Recorder | None) -> None:
         self.model, self.plan, self.refresh, self.shape, self.recorder = model, plan, refresh, shape, recorder
-        weight, words, layers = model.output.weight, shape.words + 1, len(plan)  # the last is the spare one
+        weight, words, layers = model.output.weight, shape.words, len(plan)
         width, device = model.config.layer.width, weight.device
         self.tokens = torch.zeros(words, dtype=torch.long, device=device)
         self.depths = torch.zeros(words, dtype=torch.uint8, device=device)
@@ -68,7 +69,7 @@ class WordPlaces:
         self.kept = None if refresh else torch.zeros(words, 2 * width, dtype=weight.dtype, device=device)
         self.owners = torch.zeros(words, dtype=torch.long, device=device)
         self.positions = torch.zeros_like(self.owners)
-        self.running = torch.zeros(layers, words, dtype=torch.long, device=device)
+        self.running = torch.zeros(layers, words + 1, dtype=torch.long, device=device)
         self.query_starts = torch.zeros(layers, shape.texts + 1, dtype=torch.int32, device=device)
         self.numbers = torch.arange(words, device=device)
         self.levels = torch.arange(1, layers + 1, device=device)[:, None]
@@ -77,7 +78,7 @@ class WordPlaces:
 
     def read(self, tokens: Array, depths: Array, lengths: Array) -> Tensor:
         """The words of some texts, one text after the other, and their depths → (texts, labels) logits."""
-        words, texts = self.shape.words + 1, self.shape.texts + 1
+        words, texts = self.shape.words, self.shape.texts + 1
         self.tokens.copy_(padded(tokens.astype(np.int64), words, self.model.pad))
         self.depths.copy_(padded(depths.astype(np.uint8), words, 0))
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -104,7 +105,7 @@ class WordPlaces:
 
     def open(self) -> None:
         """Embeds the words, and finds those that run at every step and where each text's begin."""
-        spare, model = self.shape.words, self.model
+        spare, model = self.shape.words - 1, self.model
         self.owners.copy_(torch.searchsorted(self.starts, self.numbers.int(), right=True) - 1)
         self.positions.copy_((self.numbers - self.starts[self.owners]).clamp(max=model.config.max_positions - 1))
         self.x.copy_(model.source(self.tokens[None], self.positions[None])[0])
@@ -112,7 +113,7 @@ class WordPlaces:
         before = runs.cumsum(1)
         self.running.fill_(spare)
         # those that do not run go to the last column, which nobody reads
-        self.running.scatter_(1, torch.where(runs, before - 1, spare), self.numbers.expand_as(before))
+        self.running.scatter_(1, torch.where(runs, before - 1, spare + 1), self.numbers.expand_as(before))
         before = torch.cat([torch.zeros_like(before[:, :1]), before], 1)
         self.query_starts.copy_(before.gather(1, self.starts.long().expand(len(before), -1)))
 

@@ -23,9 +23,9 @@ DEPTHS = [FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped=
 @pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, half: bool) -> None:
-    model = tiny_classifier(depth, LAYERS, norm=norm, max_positions=600).cuda()
+    model = tiny_classifier(depth, LAYERS, norm=norm, width=32, max_positions=600).cuda()
     answering, random = Answering(model, half), np.random.default_rng(0)
-    for sizes in ([300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 70], [6], [290, 10, 2, 90]):
+    for sizes in ([300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 80], [6], [290, 10, 2, 90]):
         ids = [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in sizes]
         batch, lengths = labelled(ids, PAD, ""), np.array(sizes)
         if isinstance(depth, PerWordConfig):

@@ -74,7 +74,7 @@ def test_hardly_more_is_computed_than_the_depths_say() -> None:
     places = WordPlaces(model, model.plan().encoder, False, Shape.of(lengths), None)
     places.read(np.concatenate(texts([50] * 20)), depths, lengths)
     running = [int((depths > number).sum()) for number in range(LAYERS)]
-    assert rows[0] == places.shape.words + 1
+    assert rows[0] == places.shape.words
     for computed, count in zip(rows[1:], running[1:]):
         assert count <= computed <= count + max(32, places.shape.words // PARTS)
 
@@ -82,7 +82,7 @@ def test_hardly_more_is_computed_than_the_depths_say() -> None:
 def test_shapes_waste_little() -> None:
     for size in (1, 127, 128, 129, 1000, 8518, 33_710):
         shape = Shape.of(np.array([size]))
-        assert size <= shape.words <= max(128, size * 9 / 8)
+        assert size < shape.words <= max(128, size * 9 / 8 + 32)
     assert len({Shape.of(np.array([size])).words for size in range(1, 40_000)}) < 80
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn.cache import AnySlot, Held
-from anydepth.nn.packed_attention import BLOCK, short_attention
+from anydepth.nn.packed_attention import BLOCK, KERNEL_HEADS, short_attention
 
 MOSTLY_SHORT = 512
 """Where no sentence can be longer and the mean is a tile at most, a kernel for short ones wins over flash attention."""
@@ -52,7 +52,7 @@ def attend_packed(
 ) -> Tensor:
     """Sentences that cannot have more than `short` words, and are short on average, go to the kernel for short ones."""
     mostly_short = sees.longest_key <= short and k.shape[1] <= BLOCK * (len(sees.key_starts) - 1)
-    own_kernel = q.is_cuda and dropout == 0 and q.shape[-1] in (16, 32, 64, 128)
+    own_kernel = q.is_cuda and dropout == 0 and q.shape[-1] in KERNEL_HEADS
     single = q.dtype == torch.float32  # which flash attention does not take
     if own_kernel and (single or mostly_short):
         return short_attention(q[0], k[0], v[0], sees.query_starts, sees.key_starts, causal).unsqueeze(0)

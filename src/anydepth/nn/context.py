@@ -1,9 +1,10 @@
 """Attention to the running context of a multiscale encoder, as a part of a layer (Wei et al. 2020, Eq. 12 and 13)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anydepth.nn.attention import CrossAttention, Sees
+from anydepth.nn.attention import CrossAttention, Sees, split_heads
 from anydepth.nn.cache import Held
 
 
@@ -43,11 +44,26 @@ class NormedCrossAttention(CrossAttention):
         self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width) for _ in range(3))
 
     def queries(self, x: Tensor) -> Tensor:
-        return super().queries(self.query_norm(x))
+        weight, bias = behind(self.query_norm, self.query.weight, self.query.bias)
+        return F.linear(normalised(x, self.query_norm), weight, bias).unflatten(2, (self.heads, -1))
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.key_value.weight.chunk(2)
         biases = (None, None) if self.key_value.bias is None else self.key_value.bias.chunk(2)
         norms = self.key_norm, self.value_norm
-        key, value = (F.linear(norm(memory), *own) for norm, *own in zip(norms, weights, biases))
-        return key.unflatten(2, (self.heads, -1)), value.unflatten(2, (self.heads, -1))
+        parts = [behind(norm, *own) for norm, *own in zip(norms, weights, biases)]
+        weight, bias = (torch.cat(part) for part in zip(*parts))
+        k, v = split_heads(F.linear(normalised(memory, self.key_norm), weight, bias), 2, self.heads)
+        return k, v
+
+
+def normalised(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Without the norm's scale and shift, which `behind` makes part of the projection."""
+    return F.layer_norm(x, norm.normalized_shape, eps=norm.eps)
+
+
+def behind(norm: nn.LayerNorm, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """W (γ · x + β) + b as one projection of x: the gradients of γ and β are then sums over a matrix instead of over
+    all words, and norms of the same words are one."""
+    shift = weight @ norm.bias
+    return weight * norm.weight, shift if bias is None else shift + bias

@@ -29,6 +29,8 @@ except ImportError:  # the module can still be imported and asked whether it is 
         return function
 
 
+KERNEL_HEADS = (16, 32, 64, 128)
+"""Sizes of a head that the kernel takes."""
 SMALL = 32
 """Sentences up to this many words take a tile of this size."""
 BLOCK = 64
@@ -283,7 +285,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """The result and the (H, N) logarithm of each query's sum of exponentials."""
     rows, heads, width = q.shape
-    if width not in (16, 32, 64, 128) or any(x.stride(2) != 1 for x in (q, k, v)):
+    if width not in KERNEL_HEADS or any(x.stride(2) != 1 for x in (q, k, v)):
         raise ValueError(f"short_attention needs heads of 16, 32, 64 or 128 contiguous numbers, got {width}")
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     lse = torch.empty((heads, rows), dtype=torch.float32, device=q.device)
