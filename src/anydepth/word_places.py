@@ -62,9 +62,8 @@ class WordPlaces:
         self.model, self.plan, self.refresh, self.shape, self.recorder = model, plan, refresh, shape, recorder
         weight, words, layers = model.output.weight, shape.words, len(plan)
         width, device = model.config.layer.width, weight.device
-        self.tokens = torch.zeros(words, dtype=torch.long, device=device)
-        self.depths = torch.zeros(words, dtype=torch.uint8, device=device)
-        self.starts = torch.zeros(shape.texts + 1, dtype=torch.int32, device=device)
+        self.given = torch.zeros(2 * words + shape.texts + 1, dtype=torch.int32, device=device)
+        self.tokens, self.depths, self.starts = self.given.split([words, words, shape.texts + 1])
         self.x = torch.zeros(words, width, dtype=weight.dtype, device=device)
         self.kept = None if refresh else torch.zeros(words, 2 * width, dtype=weight.dtype, device=device)
         self.owners = torch.zeros(words, dtype=torch.long, device=device)
@@ -78,11 +77,7 @@ class WordPlaces:
 
     def read(self, tokens: Array, depths: Array, lengths: Array) -> Tensor:
         """The words of some texts, one text after the other, and their depths → (texts, labels) logits."""
-        words, texts = self.shape.words, self.shape.texts + 1
-        self.tokens.copy_(padded(tokens.astype(np.int64), words, self.model.pad))
-        self.depths.copy_(padded(depths.astype(np.uint8), words, 0))
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        self.starts.copy_(padded(starts, texts, int(starts[-1])))
+        self.take(tokens, depths, lengths)
         self.do("open", self.open)
         running = len(depths) - np.cumsum(np.bincount(depths))  # more than 0, 1, 2 … layers
         for number in range(int(depths.max())):
@@ -90,6 +85,17 @@ class WordPlaces:
             self.do((number, count), partial(self.advance, number, count))
         self.do("close", self.close)
         return self.logits[: len(lengths)].clone()
+
+    def take(self, tokens: Array, depths: Array, lengths: Array) -> None:
+        """In one copy, which from pinned memory nobody waits for."""
+        given = np.zeros(len(self.given), dtype=np.int32)
+        own_tokens, own_depths, starts = np.split(given, [self.shape.words, 2 * self.shape.words])
+        own_tokens[:] = self.model.pad
+        own_tokens[: len(tokens)], own_depths[: len(depths)] = tokens, depths
+        starts[1:] = len(tokens)  # also of texts that are not there
+        starts[1 : len(lengths) + 1] = np.cumsum(lengths)
+        host = torch.from_numpy(given)
+        self.given.copy_(host.pin_memory() if self.given.is_cuda else host, non_blocking=True)
 
     def rounded(self, count: int) -> int:
         return min(self.shape.words, up_to_multiple(count, max(32, self.shape.words // PARTS)))
@@ -137,10 +143,6 @@ class WordPlaces:
         real = torch.arange(width, device=rows.device) < self.starts.diff()[:, None]
         pooled = pool_rows(rows.unflatten(0, (texts + 1, width))[:texts], real)
         self.logits.copy_(self.model.logits(pooled.to(self.x.dtype)))
-
-
-def padded(values: Array, size: int, value: int) -> Tensor:
-    return torch.from_numpy(np.concatenate([values, np.full(size - len(values), value, dtype=values.dtype)]))
 
 
 class PlacesByShape:
