@@ -53,8 +53,9 @@ class Answering:
         return RECORD and self.device.type == "cuda" and attends and known
 
     def replay(self, batch: LabelledBatch, plans: Plans) -> Answer:
-        seen, policy = batch.source != self.model.pad, self.model.encoder_depth
-        tokens, lengths = batch.source[seen].numpy(), seen.sum(1).numpy()
+        source, policy = batch.source.numpy(), self.model.encoder_depth
+        seen = source != self.model.pad
+        tokens, lengths = source[seen], seen.sum(1)
         refresh = policy.refresh if isinstance(policy, PerWord) else True
         depths = batch.words.depths if batch.words is not None else None
         deep = np.full(len(tokens), len(plans.encoder)) if depths is None else depths.numpy()
