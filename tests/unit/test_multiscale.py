@@ -14,6 +14,7 @@ from anydepth.depth.prefix import PrefixConfig
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.attention import Padded
 from anydepth.nn.bridge import LastStateConfig, Memory
+from anydepth.nn.context import normalised
 from anydepth.nn.layers import Layer, LayerConfig
 from anydepth.nn.multiscale import GruCell, Multiscale, MultiscaleConfig
 from anydepth.objectives.single import single
@@ -50,22 +51,28 @@ class Add(nn.Module):
 
 
 def test_blocks_and_contexts_by_hand() -> None:
-    """Layers that add 1, and a cell that adds: C^n = x_0 + B^1 + … + B^n."""
-    bridge = Multiscale(MultiscaleConfig(), nn.Identity(), LayerConfig(width=2, heads=1), (1, 2))
+    """Layers that add the same, and a cell that adds: C^n = x_0 + B^1 + … + B^n."""
+    bridge = Multiscale(MultiscaleConfig(), nn.Identity(), LayerConfig(width=3, heads=1), (1, 2))
     bridge.cell, bridge.context_norm = Add(), nn.Identity()
-    seen = []
+    first, more = torch.tensor([10.0, 20.0, 40.0]), torch.tensor([1.0, 5.0, 0.0])
+    seen: list[Any] = []
 
     def run(read: list[Memory]) -> Any:
-        x = torch.tensor(10.0)
+        x = first
         yield x
         for step in range(3):
-            seen.append(float(read[step].context))
-            x = x + 1
+            seen.append(read[step].context)
+            x = x + more
             yield x
 
     memories = bridge(run, Plan((0, 1)))
-    assert seen == [10, 10 + 11, 10 + 11]
-    assert [(float(memory.state), float(memory.context)) for memory in memories] == [(11, 21), (13, 21 + 13)]
+    second = first + (first + more)  # C^1
+    for found, context in zip(seen, [first, second, second], strict=True):
+        assert torch.allclose(found, nn.LayerNorm(3)(context))
+    expected = [(first + more, second), (first + 3 * more, second + first + 3 * more)]
+    for memory, (state, context) in zip(memories, expected, strict=True):
+        assert torch.equal(memory.state, state)
+        assert torch.equal(memory.context, context)
 
 
 def test_the_cell_is_a_gru() -> None:
@@ -87,8 +94,9 @@ def test_an_encoder_layer_by_its_equation() -> None:
     """Eq. 12, written out."""
     layer = translator(MultiscaleConfig()).encoder.layers[0]
     x, c = torch.randn(1, 4, 16).double(), torch.randn(1, 4, 16).double()
-    found = layer.begin(x, None, ALL, None, c)
-    attention = layer.context.attention
+    found = layer.begin(x, None, ALL, None, normalised(c))
+    in_training = layer.train().begin(x, None, ALL, None, normalised(c))
+    attention = layer.eval().context.attention
     a_h = layer.attention(layer.attention_norm(x), ALL)
     twin = nn.MultiheadAttention(16, 2, batch_first=True).double()
     key, value = attention.key_value.weight.chunk(2), attention.key_value.bias.chunk(2)
@@ -98,7 +106,9 @@ def test_an_encoder_layer_by_its_equation() -> None:
     a_c = twin(attention.query_norm(x), attention.key_norm(c), attention.value_norm(c))[0]
     w_1, w_2, b = layer.context.gate_own.weight, layer.context.gate_context.weight, layer.context.gate_own.bias
     g = torch.sigmoid(a_h @ w_1.T + a_c @ w_2.T + b)
-    assert torch.allclose(found, g * a_h + (1 - g) * a_c + x, atol=1e-12)
+    expected = g * a_h + (1 - g) * a_c + x
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert torch.allclose(in_training, expected, atol=1e-12)
 
 
 # ---- its limits

@@ -101,10 +101,12 @@ class Layer(nn.Module):
         self, x: Tensor, gate: Tensor | None, sees: Sees, slot: AnySlot | None = None, context: Tensor | None = None
     ) -> Tensor:
         """Self-attention: what, in a decoder, does not depend on the source."""
-        branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
         if self.context is not None and self.cross is None:
             assert context is not None
-            branch = self.context(branch, x, context, sees)
+            assert isinstance(self.attention_norm, nn.LayerNorm)
+            branch = self.context.beside(self.attention, self.attention_norm, x, context, sees)
+        else:
+            branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
         return self.leave(x, branch, gate, self.attention_norm)
 
     def finish(

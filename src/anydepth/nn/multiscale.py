@@ -5,7 +5,8 @@
 
 So the loss reaches the bottom blocks by short paths of their own. What the paper leaves open is decided thus: decoder
 and cell read B^n through the final norm that all exits of the encoder share, the decoder reads C^n through one more
-norm, encoder layers normalise C^n themselves (nn/context.py). C^0 has positions and dropout in it.
+norm, encoder layers read it normalised, each with a scale and a shift of its own (nn/context.py). C^0 has positions
+and dropout in it.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from anydepth.config_class import config
 from anydepth.errors import UserError
 from anydepth.nn.bridge import Memory, Run
+from anydepth.nn.context import normalised
 from anydepth.nn.layers import FinalNorm, LayerConfig
 from anydepth.plan import Plan, Plans
 
@@ -92,6 +94,7 @@ class Multiscale(nn.Module):
         cells = {"gru": GruCell, "ffn": FeedForwardCell}
         self.cell = cells[config.context](layer) if config.context != "none" else None
         self.context_norm = FinalNorm(layer.width) if "decoder" in config.fusion_in else None
+        self.encoder_reads = "encoder" in config.fusion_in
 
     def reads(self, plans: Plans) -> Plan:
         """The encoder steps that the decoder's plan depends on: those up to its highest block."""
@@ -123,17 +126,18 @@ class Multiscale(nn.Module):
         """What encoder layers read is a function of the states so far: `read` gets each step's before it runs."""
         read: list[Memory] = []
         blocks: list[Memory] = []
-        context, last = None, self.end(decoder)
+        context, seen, last = None, None, self.end(decoder)
         for step, state in enumerate(run(read)):
             if step == 0:
-                # another object: the compiler makes a layer of its own for an input and a context that are one
-                context = None if self.cell is None else state.view_as(state)
+                context = None if self.cell is None else state
             elif step in self.ends:
                 block = self.norm(state)
                 if self.cell is not None and (self.context_norm is not None or step != last):
                     context = self.cell(block, context)
                 blocks.append(Memory(block, None if self.context_norm is None else self.context_norm(context)))
-            read.append(Memory(None, context))
+            if step == 0 or step in self.ends:
+                seen = normalised(context) if self.encoder_reads and context is not None else None
+            read.append(Memory(None, seen))
         return [blocks[layer] for layer in decoder.layers]
 
 
