@@ -5,12 +5,14 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 from synthetic_runs import write_run
 
 from anydepth.errors import UserError
+from anydepth.evaluation.pictures import write_pictures
 from anydepth.evaluation.report import write_report
 from anydepth.evaluation.terminal import print_grid, print_samples
 
@@ -80,6 +82,20 @@ def test_stands_alone(which: str, request: pytest.FixtureRequest) -> None:
         assert reference == "data:," or reference.removeprefix("#") in ids
     for reference in re.findall(r"url\(#([^)]+)\)", page):
         assert reference in ids
+
+
+def test_figures_as_files(one: str, runs: list[Path], tmp_path: Path) -> None:
+    written = write_pictures(runs[0] / "report.html", tmp_path / "pictures")
+    shown = re.findall(r'role="img" aria-label="([^"]*)"', one)
+    assert [path.name[:2] for path in written] == [f"{number:02}" for number in range(1, len(written) + 1)]
+    assert len(set(shown)) <= len(written) < len(shown)  # those for small screens are left out
+    for path in written:
+        root = ElementTree.parse(path).getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.get("aria-label") in shown
+        colours, text = set(re.findall(r"var\((--[\w-]+)\)", path.read_text())), path.read_text()
+        assert colours
+        assert all(text.count(f"{colour}: ") >= 1 for colour in colours)
 
 
 def test_one_run_tells_what_was_measured(one: str, runs: list[Path]) -> None:

@@ -1,6 +1,7 @@
 """How good a run is, and why."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,10 +89,17 @@ def report(
     baseline: Annotated[
         str, typer.Option(metavar="NAME", help="The run that the others are held against. Default: the first.")
     ] = "",
+    pictures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write each of its figures there, as an SVG file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put one run, or several compared, on one HTML page."""
     report_runs(runs, out, baseline, as_json)
+    if pictures:
+        from anydepth.evaluation.pictures import write_pictures
+
+        print(f"{len(write_pictures(out, pictures))} figures are in {pictures}.", file=sys.stderr if as_json else None)
 
 
 @app.command()
