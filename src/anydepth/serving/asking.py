@@ -19,6 +19,9 @@ OTHER_BYTES = 16_384
 """For all that is not text."""
 FIELDS = 1_000
 """Of a form."""
+LEAST_BUDGET_MS = 1.0
+LEAST_DEADLINE_MS = 10.0
+"""Below these nothing can be answered: who asks for it has made a mistake, in the unit for example."""
 UNSPOKEN = 499
 """The status of a request whose client has gone: nobody reads it, but the log does."""
 
@@ -45,11 +48,11 @@ class Work(Detect):
 
     depth: str | None = Field(None, description="Such as 6-2, or auto. It is not lowered under load.")
     quality: Quality | None = Field(None, description="Instead of a depth. fast and best are not lowered under load.")
-    budget_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    budget_ms: Annotated[float, Field(ge=LEAST_BUDGET_MS, allow_inf_nan=False)] | None = Field(
         None, description="Time for the whole answer, waiting included: the best depth that is predicted to keep it."
     )
     floor: str | None = Field(None, description="Load lowers the depth no further than this.")
-    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    deadline_ms: Annotated[float, Field(ge=LEAST_DEADLINE_MS, allow_inf_nan=False)] | None = Field(
         None, description="After so long the answer is of no use, and the work is dropped."
     )
 
