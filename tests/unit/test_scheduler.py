@@ -274,6 +274,50 @@ def test_what_nobody_waits_for_is_dropped_also_to_make_room(clock: Clock) -> Non
     assert sorted(events) == [Dropped("gone", 1), Dropped("late", 1)]
 
 
+def in_ms(clock: Clock, deadline: float, *lengths: int) -> Job:
+    return job(*lengths, wish=fixed("6-6"), deadline=clock.now + deadline / 1000)
+
+
+def test_what_cannot_be_answered_in_time_makes_way_for_others(clock: Clock) -> None:
+    """Three take 24 ms together: the most impatient could be answered alone, but then both others would be late."""
+    events: list[Done | Dropped] = []
+    queue = scheduler(clock, watch=events.append)
+    jobs = [in_ms(clock, 10, 3), in_ms(clock, 20, 4), in_ms(clock, 20, 5)]
+    for one in jobs:
+        queue.submit(one)
+    assert taken(queue)[0] == [4, 5]
+    refused = jobs[0].future.exception()
+    assert isinstance(refused, Busy)
+    assert refused.retry_after == 1
+    assert events == [Dropped("late", 1)]
+
+
+def test_the_next_have_their_turn_where_all_of_a_batch_would_be_late(clock: Clock) -> None:
+    queue = scheduler(clock)
+    hopeless = [in_ms(clock, 1, 3), in_ms(clock, 2, 4, 4)]
+    for one in (*hopeless, job(9, wish=fixed("2-1"))):
+        queue.submit(one)
+    assert taken(queue) == ([9], "2-1")
+    assert all(isinstance(one.future.exception(), Busy) for one in hopeless)
+    assert queue.take() is None
+
+
+def test_who_waits_alone_is_tried_whatever_the_deadline(clock: Clock) -> None:
+    queue = scheduler(clock)
+    queue.submit(in_ms(clock, 1, 3, 4))
+    assert taken(queue)[0] == [3, 4]
+
+
+def test_of_a_request_that_is_begun_nothing_is_refused(clock: Clock) -> None:
+    """20 ms are enough for two of its three texts: whether the third comes in time is seen when the two are done."""
+    queue = scheduler(clock)
+    begun = in_ms(clock, 20, 3, 4, 5)
+    queue.submit(begun)
+    queue.submit(in_ms(clock, 1000, 9))
+    assert sorted(taken(queue)[0] + taken(queue)[0]) == [3, 4, 5, 9]
+    assert not begun.future.done()
+
+
 def test_times_add_up_over_batches(clock: Clock) -> None:
     queue = scheduler(clock, batch=1)
     one = job(1, 2)

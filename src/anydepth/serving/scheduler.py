@@ -29,8 +29,8 @@ Within = Callable[[float, int, int, str], str]
 class Busy(Exception):
     """The queue is full."""
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many requests are waiting; try again in {retry_after} s")
+    def __init__(self, retry_after: int, why: str = "too many requests are waiting") -> None:
+        super().__init__(f"{why}; try again in {retry_after} s")
         self.retry_after = retry_after
 
 
@@ -91,7 +91,12 @@ class Scheduler:
             self.drop_dead()
             if self.waiting and self.waiting + texts > self.room:
                 self.watch(Dropped("busy", texts))
-                raise Busy(max(1, math.ceil(self.waiting * self.pace)))
+                raise Busy(self.retry_after)
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until all that wait are answered."""
+        return max(1, math.ceil(self.waiting * self.pace))
 
     @property
     def waiting(self) -> int:
@@ -135,21 +140,26 @@ class Scheduler:
 
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
+        batch = None
         self.drop_dead()
+        while self.queue and not batch:
+            batch = self.next_batch()
+        return batch
+
+    def next_batch(self) -> Batch | None:
+        """The oldest text and its mates; None where all of them would be too late, and were refused."""
         self.update_load()
-        if not self.queue:
-            return None
         oldest = self.queue[0]
         self.settle_depth(oldest.job)
         now = self.now(oldest)
         alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, now)]
         alike.sort(key=lambda item: abs(item.tokens - oldest.tokens))  # stable: the oldest stays first
-        items = self.worth_together(alike, now.depth)
+        items = self.in_time(self.worth_together(alike, now.depth), now.depth)
         for item in items:
             self.settle_depth(item.job)
         chosen = set(items)
         self.queue = deque(item for item in self.queue if item not in chosen)
-        return Batch(items, now.depth, oldest.job.key, now.stage)
+        return Batch(items, now.depth, oldest.job.key, now.stage) if items else None
 
     def now(self, item: Item) -> Now:
         """What would be computed of it, were it begun now."""
@@ -184,6 +194,30 @@ class Scheduler:
             if (each := self.load.clear_ms(depth, count, longest) / count) <= cheapest:
                 best, cheapest = count, each
         return items[:best]
+
+    def in_time(self, items: list[Item], depth: str) -> list[Item]:
+        """As many of them as are predicted to be answered together by their deadlines. The others would be later still
+        in any batch after this one: they are refused, because others wait. Who waits alone is always tried."""
+        if all(item.job is items[0].job for item in self.queue):
+            return items
+        now, patient = self.clock(), sorted(items, key=lambda item: -item.job.deadline)
+        kept = len(items)
+        while kept and self.seconds(patient[:kept], depth) > patient[kept - 1].job.deadline - now:
+            kept -= 1
+        begun = {id(item.job) for item in patient[:kept]}
+        late = [item for item in patient[kept:] if id(item.job) not in begun]
+        for item in late:
+            item.job.fail(
+                Busy(self.retry_after, "too many requests are waiting to answer this one before its deadline")
+            )
+        if late:
+            self.drop_dead()
+        return [item for item in items if id(item.job) in begun][:kept]
+
+    def seconds(self, items: Sequence[Item], depth: str) -> float:
+        """That a batch should take now."""
+        longest = max(item.tokens for item in items)
+        return self.load.slowness * self.load.clear_ms(depth, len(items), longest) / 1000
 
     def depth_of(self, job: Job) -> str:
         """The depth that it has, or would get now."""
