@@ -5,9 +5,10 @@
 
 Requests of one text each arrive at random (Poisson) whether or not earlier ones are answered, at 0.5 to 3 times the
 capacity of the full depth: what it answers a second when 32 clients ask again at once. The objective is twice the p95
-of full-depth answers of an idle server. Clients say so (`deadline_ms`), and who has no answer by then hangs up (timed
-out); that and what is refused (429) counts against goodput, the answers a second within the objective. Each load is offered in turn at the
-fixed full depth and with the depth left to the server. Then a burst of three times the capacity between two calm parts.
+of full-depth answers of an idle server. Clients tell the server (`deadline_ms`), and who has no answer by then hangs up
+(timed out); that and what is refused (429) counts against goodput, the answers a second within the objective. Each load
+is offered in turn at the fixed full depth and with the depth left to the server. Then a burst of three times the
+capacity between two calm parts.
 
 The server computes with one thread; leave it a core, and another for this program. Everything stays on this machine.
 """
