@@ -10,7 +10,7 @@ import pytest
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
 from anydepth.serving.jobs import Batch, Drafted, Job, Wish
-from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, at_most, worthwhile
+from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, up_to, worthwhile
 from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Late, Scheduler
 from anydepth.serving.worker import Worker
 
@@ -146,8 +146,8 @@ def test_floors() -> None:
     assert [point.depth for point in above_floor(LADDER, (3, 2))] == ["6-6", "6-2"]
     assert [point.depth for point in above_floor(LADDER, (6, 3))] == ["6-6"]
     assert [point.depth for point in above_floor(LADDER, (1, 1))] == ["6-6", "6-2", "2-1"]
-    assert at_most(above_floor(LADDER, (3, 2)), 1.0) == "6-2"
-    assert at_most(LADDER, 4.0) == "6-2"
+    assert up_to(above_floor(LADDER, (3, 2)), 1.0) == [LADDER[1]]
+    assert up_to(LADDER, 4.0) == LADDER[1:]
 
 
 # ---- batches
@@ -290,6 +290,14 @@ def test_what_cannot_be_answered_in_time_makes_way_for_others(clock: Clock) -> N
     assert isinstance(refused, Busy)
     assert refused.retry_after == 1
     assert events == [Dropped("late", 1)]
+
+
+def test_a_deadline_lowers_the_depth_where_the_client_leaves_it_open(clock: Clock) -> None:
+    queue = scheduler(clock)
+    for deadline, texts, floor, expected in ((9, 1, 0, "6-6"), (7, 1, 0, "6-2"), (9, 2, 0, "6-2"), (2, 1, 1, "6-2")):
+        wish = Wish(ladder=above_floor(LADDER, (6, 1)) if floor else LADDER)
+        queue.submit(job(*[5] * texts, wish=wish, deadline=clock.now + deadline / 1000))
+        assert taken(queue)[1] == expected
 
 
 def test_the_next_have_their_turn_where_all_of_a_batch_would_be_late(clock: Clock) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
 from anydepth.serving.jobs import Batch, Item, Job, Now, settle
-from anydepth.serving.load import Clock, LoadAware, at_most
+from anydepth.serving.load import Clock, LoadAware, up_to
 
 LOOK_AHEAD = 8
 """Batches' worth of texts that mates are looked for in: bounds the work of one choice."""
@@ -202,7 +202,10 @@ class Scheduler:
             return items
         now, patient = self.clock(), sorted(items, key=lambda item: -item.job.deadline)
         kept = len(items)
-        while kept and self.seconds(patient[:kept], depth) > patient[kept - 1].job.deadline - now:
+        while kept:
+            longest = max(item.tokens for item in patient[:kept])
+            if now + self.seconds(depth, kept, longest) <= patient[kept - 1].job.deadline:
+                break
             kept -= 1
         begun = {id(item.job) for item in patient[:kept]}
         late = [item for item in patient[kept:] if id(item.job) not in begun]
@@ -214,19 +217,21 @@ class Scheduler:
             self.drop_dead()
         return [item for item in items if id(item.job) in begun][:kept]
 
-    def seconds(self, items: Sequence[Item], depth: str) -> float:
-        """That a batch should take now."""
-        longest = max(item.tokens for item in items)
-        return self.load.slowness * self.load.clear_ms(depth, len(items), longest) / 1000
+    def seconds(self, depth: str, texts: int, tokens: int) -> float:
+        """That so many should take now, the longest of so many tokens."""
+        return self.load.slowness * self.load.clear_ms(depth, texts, tokens) / 1000
 
     def depth_of(self, job: Job) -> str:
-        """The depth that it has, or would get now."""
+        """The depth that it has, or would get now: the best that load allows and its deadline, or else the fastest."""
         if job.depth:
             return job.depth
-        if job.wish.budget_ms is None or self.within is None:
-            return at_most(job.wish.ladder, self.load.ms)
-        left = job.wish.budget_ms - 1000 * (self.clock() - job.arrived)
-        return self.within(left, max(job.lengths), len(job.texts), job.key)
+        longest, texts = max(job.lengths), len(job.texts)
+        if job.wish.budget_ms is not None and self.within is not None:
+            left = job.wish.budget_ms - 1000 * (self.clock() - job.arrived)
+            return self.within(left, longest, texts, job.key)
+        allowed, left = up_to(job.wish.ladder, self.load.ms), job.deadline - self.clock()
+        in_time = (point.depth for point in allowed if self.seconds(point.depth, texts, longest) <= left)
+        return next(in_time, allowed[-1].depth)
 
     def answered(self, batch: Batch, answers: Sequence[Any], seconds: float) -> None:
         now, jobs = self.clock(), {id(item.job): item.job for item in batch.items}
