@@ -29,6 +29,7 @@ import anydepth
 from anydepth.run import Run
 from anydepth.serving.asking import BYTES_A_CHARACTER, OTHER_BYTES
 from anydepth.serving.served import Pair, load_served, pairs_of
+from anydepth.serving.watching import JsonLines
 
 TOO_LONG = 2000 * BYTES_A_CHARACTER + OTHER_BYTES + 1
 """Bytes of a body; not one more, because a server that hangs up early may do so before its answer is read."""
@@ -307,6 +308,32 @@ def test_keys_and_pages_of_other_sites(run: Run, client: Client) -> None:
         allowed = locked.get("/languages", Origin="https://a.example").headers
         assert allowed["access-control-allow-origin"] == "https://a.example"
         assert "access-control-allow-origin" not in locked.get("/languages", Origin="https://b.example").headers
+        for origin, status in (("https://a.example", 200), ("https://b.example", 400)):  # what browsers ask before
+            wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+            assert locked.send("OPTIONS", "/translate", headers={"Origin": origin} | wanted).status == status
+
+
+def test_the_log_has_texts_only_where_they_are_wanted(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    for wanted in (False, True):
+        caplog.clear()
+        with (
+            caplog.at_level("INFO", "anydepth.serving"),
+            serving({"golden": (run, ENGLISH_GERMAN)}, log_texts=wanted) as client,
+        ):
+            client.translate(TEXTS[0], depth="1-2")
+        (line,) = [JsonLines().format(record) for record in caplog.records if record.levelname == "INFO"]
+        said = json.loads(line)
+        expected = {
+            "message": "request",
+            "path": "/translate",
+            "status": 200,
+            "run": "golden",
+            "depth": "1-2",
+            "texts": 1,
+        }
+        assert expected.items() <= said.items()
+        assert said.get("q") == (TEXTS[0] if wanted else None)
+        assert (TEXTS[0] in line) == wanted
 
 
 # ---- other runs

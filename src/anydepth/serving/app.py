@@ -84,7 +84,13 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(Observed, metrics=metrics, paths=paths)
     if limits.origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(limits.origins), allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(limits.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
     return app
 
 
