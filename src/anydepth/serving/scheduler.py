@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
-from anydepth.serving.jobs import Batch, Item, Job, Now, settle
+from anydepth.serving.jobs import Batch, Item, Job, Now, Wish, settle
 from anydepth.serving.load import Clock, LoadAware, up_to
 
 LOOK_AHEAD = 8
@@ -83,6 +83,8 @@ class Scheduler:
         """Texts that are being prepared for the queue."""
         self.pace = DEFAULT_PACE
         """Seconds for a text, of late."""
+        self.moment = 0.0
+        """Of a choice: time does not pass while a batch is chosen, or depths could change under the choice."""
 
     def check_room(self, texts: int) -> None:
         """Raises Busy where so many more cannot wait. Those that find nobody there always can: limits on the size of a
@@ -140,17 +142,16 @@ class Scheduler:
 
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
-        batch = None
+        batch, self.moment = None, self.clock()
         self.drop_dead()
         while self.queue and not batch:
             batch = self.next_batch()
         return batch
 
     def next_batch(self) -> Batch | None:
-        """The oldest text and its mates; None where all of them would be too late, and were refused."""
+        """The oldest text and its mates; None where some would be too late, and were refused or lowered."""
         self.update_load()
         oldest = self.queue[0]
-        self.settle_depth(oldest.job)
         now = self.now(oldest)
         alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, now)]
         alike.sort(key=lambda item: abs(item.tokens - oldest.tokens))  # stable: the oldest stays first
@@ -197,25 +198,34 @@ class Scheduler:
 
     def in_time(self, items: list[Item], depth: str) -> list[Item]:
         """As many of them as are predicted to be answered together by their deadlines. The others would be later still
-        in any batch after this one: they are refused, because others wait. Who waits alone is always tried."""
+        in any batch after this one. Where the server may choose a faster depth for them, it does, and chooses a batch
+        again (then this is empty); else they are refused, because others wait. Who waits alone is always tried."""
         if all(item.job is items[0].job for item in self.queue):
             return items
-        now, patient = self.clock(), sorted(items, key=lambda item: -item.job.deadline)
-        kept = len(items)
-        while kept:
-            longest = max(item.tokens for item in patient[:kept])
-            if now + self.seconds(depth, kept, longest) <= patient[kept - 1].job.deadline:
-                break
+        patient, kept = sorted(items, key=lambda item: -item.job.deadline), len(items)
+        while kept and self.moment + self.batch_seconds(patient[:kept], depth) > patient[kept - 1].job.deadline:
             kept -= 1
         begun = {id(item.job) for item in patient[:kept]}
-        late = [item for item in patient[kept:] if id(item.job) not in begun]
-        for item in late:
-            item.job.fail(
-                Busy(self.retry_after, "too many requests are waiting to answer this one before its deadline")
-            )
+        late = {id(item.job): item.job for item in patient[kept:] if id(item.job) not in begun}
+        lowered = [self.lower(job) for job in late.values()]
+        for job, has_faster in zip(late.values(), lowered):
+            if not has_faster:
+                job.fail(Busy(self.retry_after, "too many requests are waiting to answer this one before its deadline"))
         if late:
             self.drop_dead()
-        return [item for item in items if id(item.job) in begun][:kept]
+        return [] if any(lowered) else [item for item in items if id(item.job) in begun][:kept]
+
+    def lower(self, job: Job) -> bool:
+        """Leaves it the depths that are faster than the one it would get now, if there are any."""
+        steps = [point.depth for point in job.wish.ladder]
+        depth = self.depth_of(job)
+        if job.depth or job.wish.budget_ms is not None or depth == steps[-1]:
+            return False
+        job.wish = Wish(ladder=job.wish.ladder[steps.index(depth) + 1 :])
+        return True
+
+    def batch_seconds(self, items: Sequence[Item], depth: str) -> float:
+        return self.seconds(depth, len(items), max(item.tokens for item in items))
 
     def seconds(self, depth: str, texts: int, tokens: int) -> float:
         """That so many should take now, the longest of so many tokens."""
@@ -227,9 +237,9 @@ class Scheduler:
             return job.depth
         longest, texts = max(job.lengths), len(job.texts)
         if job.wish.budget_ms is not None and self.within is not None:
-            left = job.wish.budget_ms - 1000 * (self.clock() - job.arrived)
+            left = job.wish.budget_ms - 1000 * (self.moment - job.arrived)
             return self.within(left, longest, texts, job.key)
-        allowed, left = up_to(job.wish.ladder, self.load.ms), job.deadline - self.clock()
+        allowed, left = up_to(job.wish.ladder, self.load.ms), job.deadline - self.moment
         in_time = (point.depth for point in allowed if self.seconds(point.depth, texts, longest) <= left)
         return next(in_time, allowed[-1].depth)
 
