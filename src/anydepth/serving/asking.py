@@ -81,7 +81,7 @@ REFUSALS = {
     400: "What was asked is wrong: the message says what.",
     403: "An API key is missing.",
     404: "There is no run for this.",
-    408: "The body did not come in time.",
+    408: "The body did not come in time, or there was no answer within deadline_ms.",
     413: "Too many characters, texts or bytes.",
     415: "Neither JSON nor a form.",
     429: "Too many are waiting: try again after Retry-After seconds.",

@@ -35,7 +35,11 @@ class Busy(Exception):
 
 
 class Late(Exception):
-    """The deadline passed before the work was begun."""
+    """The deadline passed."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__("there was no answer within deadline_ms" if job.hurried else "there was no answer in time")
+        self.hurried = job.hurried
 
 
 class Closed(Exception):
@@ -125,7 +129,7 @@ class Scheduler:
         dead = {"gone": 0, "late": 0}
         for item in self.queue:
             if item.job.deadline < now:
-                item.job.fail(Late("the deadline passed before the work was begun"))
+                item.job.fail(Late(item.job))
             if item.job.future.done():
                 dead["gone" if item.job.future.cancelled() else "late"] += 1
             else:
