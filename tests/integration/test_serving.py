@@ -377,8 +377,7 @@ def test_a_run_of_several_languages(tmp_path: Path) -> None:
 
 
 def test_the_command_finishes_what_it_has_accepted(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "anydepth", "serve", str(GOLDEN), "--port", str(port), "--device", "cpu"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
@@ -410,15 +409,24 @@ def test_mistakes_at_the_command_line(tmp_path: Path, cli: Cli) -> None:
         ([f"german={GOLDEN}"], "german: expected two languages, such as en-de"),
         ([GOLDEN, "--api-keys", empty], "no keys; expected one a line"),
     ):
-        code, _, error = cli("serve", *arguments, "--device", "cpu")
+        code, _, error = cli("serve", *arguments, "--device", "cpu", "--port", free_port())
         assert code == 2
         assert message in error
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, printed, error = cli("serve", GOLDEN, "--port", taken.getsockname()[1])
+    assert (code, printed) == (2, "")
+    assert "Address already in use" in error
 
 
 def test_languages_can_be_given() -> None:
     one = load_served(f"xx-yy={GOLDEN}", "cpu")
     one.worker.close()
     assert one.pairs == {Pair("xx", "yy"): ""}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def answers(port: int) -> bool:

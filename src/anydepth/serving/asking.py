@@ -35,7 +35,9 @@ class Refused(Exception):
 
 
 class Detect(BaseModel):
-    q: str | list[str] = Field(examples=["forty-one kilometers", ["July", "Monday"]])
+    q: str | list[str] = Field(
+        examples=["Forty-one kilometers and twelve grams.", ["Germany, France, and Spain.", "Monday"]]
+    )
     api_key: str = ""
 
     @property
