@@ -24,7 +24,7 @@ from serving_client import Pool, Reply, Running, read_reply, serve
 
 TEXTS = ["forty-one kilometers", "July", "the second of May", "three hundred and five", "Monday, 7 June 2021"]
 HEAD = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-CLEAR = {200, 400, 413, 415, 429, 499, 504}
+CLEAR = {200, 400, 408, 413, 415, 429, 499, 504}
 """What may be answered."""
 GROWTH = 0.03
 """Of memory that a soak may end with: its last quarter against its second."""

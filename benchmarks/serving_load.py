@@ -5,9 +5,10 @@
 
 Requests of one text each arrive at random (Poisson) whether or not earlier ones are answered, at 0.5 to 3 times the
 capacity of the full depth: what it answers a second when 32 clients ask again at once. The objective is twice the p95
-of full-depth answers of an idle server. Who has no answer by then hangs up (timed out); that and what is refused (429)
-counts against goodput, the answers a second within the objective. Each load is offered in turn at the
-fixed full depth and with the depth left to the server. Then a burst of three times the capacity between two calm parts.
+of full-depth answers of an idle server. Clients tell the server (`deadline_ms`), and who has no answer by then hangs up
+(timed out); that and what is refused (429) counts against goodput, the answers a second within the objective. Each load
+is offered in turn at the fixed full depth and with the depth left to the server. Then a burst of three times the
+capacity between two calm parts.
 
 The server computes with one thread; leave it a core, and another for this program. Everything stays on this machine.
 """
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 from serving_client import Pool, Running, serve
 
+from anydepth.serving.asking import LEAST_DEADLINE_MS
 from anydepth.texts import read_texts
 
 LOADS = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0)
@@ -145,7 +147,8 @@ async def open_loop(
 
     async def ask(at: float, place: int) -> Answer:
         left = objective / 1000 - (time.perf_counter() - start - at)
-        reply = await pool.post("/translate", question(texts, place, asked), timeout=left)
+        fields = question(texts, place, asked) | {"deadline_ms": max(LEAST_DEADLINE_MS, 1000 * left)}
+        reply = await pool.post("/translate", fields, timeout=left)
         said = reply.content if reply.status == 200 else {}
         return Answer(
             at=at,

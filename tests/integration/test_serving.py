@@ -29,6 +29,7 @@ import anydepth
 from anydepth.run import Run
 from anydepth.serving.asking import BYTES_A_CHARACTER, OTHER_BYTES
 from anydepth.serving.served import Pair, load_served, pairs_of
+from anydepth.serving.watching import JsonLines
 
 TOO_LONG = 2000 * BYTES_A_CHARACTER + OTHER_BYTES + 1
 """Bytes of a body; not one more, because a server that hangs up early may do so before its answer is read."""
@@ -139,7 +140,7 @@ def test_budgets_and_qualities_choose_depths(known: Run) -> None:
             ({"quality": "fast"}, "1-1"),
             ({"quality": "balanced"}, known.guide(5).options.automatic(64).depth),
             ({"budget_ms": 1000}, "2-2"),
-            ({"budget_ms": 0.001}, "1-1"),
+            ({"budget_ms": 1}, "1-1"),
         ):
             answer = client.translate(TEXTS[0], **asked).content
             assert (answer["depth"], answer["translatedText"]) == (depth, known.translate([TEXTS[0]], depth)[0])
@@ -184,7 +185,12 @@ def test_a_burst_lowers_the_depth_down_to_floors_and_it_rises_again(known: Run) 
         ({"q": "x", "source": "en", "target": "de", "depth": "1-1", "quality": "best"}, "depth and quality: give one"),
         ({"q": "x", "source": "en", "target": "de", "quality": "good"}, "quality: input should be 'fast'"),
         ({"q": "x", "source": "en", "target": "de", "quality": "fast"}, "not evaluated and calibrated"),
-        ({"q": "x", "source": "en", "target": "de", "budget_ms": -1}, "budget_ms: input should be greater than 0"),
+        ({"q": "x", "source": "en", "target": "de", "budget_ms": 5e-324}, "budget_ms: input should be greater than or"),
+        (
+            {"q": "x", "source": "en", "target": "de", "deadline_ms": 5e-324},
+            "deadline_ms: input should be greater than or",
+        ),
+        ({"q": "x", "source": "en", "target": "de", "deadline_ms": -1}, "deadline_ms: input should be greater than or"),
         ({"q": "x", "source": "en", "target": "de", "budget_ms": math.nan}, "budget_ms: input should be"),
         ({"q": "\ud800", "source": "en", "target": "de"}, "half a surrogate pair"),
         ({"q": "x", "source": "\ud800", "target": "de"}, "half a surrogate pair"),
@@ -250,15 +256,16 @@ def test_what_nobody_waits_for_is_not_computed(run: Run) -> None:
         with held(client.runs[0]) as reached:
             first = pool.submit(client.translate, TEXTS[0])
             assert reached.wait(10)
-            assert client.translate(TEXTS[1], deadline_ms=20).status == 504
+            assert client.translate(TEXTS[1], deadline_ms=20).status == 408
+            assert "within deadline_ms" in client.translate(TEXTS[1], deadline_ms=20, stream=True).content
             body = b"q=hello&source=en&target=de"
             with socket.create_connection(("127.0.0.1", client.port)) as leaving:
                 head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
                 leaving.sendall(head.encode() + body)
-                wait_for(lambda: client.number('anydepth_queue_texts{run="golden"}') == 2)
+                wait_for(lambda: client.number('anydepth_queue_texts{run="golden"}') == 3)
             wait_for(lambda: client.number('anydepth_requests_total{path="/translate",status="499"}') == 1)
         assert first.result(30).status == 200
-        wait_for(lambda: client.number('anydepth_dropped_texts_total{run="golden",why="gone"}') == 2)
+        wait_for(lambda: client.number('anydepth_dropped_texts_total{run="golden",why="gone"}') == 3)
         assert client.number('anydepth_texts_total{depth="2-2",run="golden"}') == 1
 
 
@@ -302,6 +309,32 @@ def test_keys_and_pages_of_other_sites(run: Run, client: Client) -> None:
         allowed = locked.get("/languages", Origin="https://a.example").headers
         assert allowed["access-control-allow-origin"] == "https://a.example"
         assert "access-control-allow-origin" not in locked.get("/languages", Origin="https://b.example").headers
+        for origin, status in (("https://a.example", 200), ("https://b.example", 400)):  # what browsers ask before
+            wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+            assert locked.send("OPTIONS", "/translate", headers={"Origin": origin} | wanted).status == status
+
+
+def test_the_log_has_texts_only_where_they_are_wanted(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    for wanted in (False, True):
+        caplog.clear()
+        with (
+            caplog.at_level("INFO", "anydepth.serving"),
+            serving({"golden": (run, ENGLISH_GERMAN)}, log_texts=wanted) as client,
+        ):
+            client.translate(TEXTS[0], depth="1-2")
+        (line,) = [JsonLines().format(record) for record in caplog.records if record.levelname == "INFO"]
+        said = json.loads(line)
+        expected = {
+            "message": "request",
+            "path": "/translate",
+            "status": 200,
+            "run": "golden",
+            "depth": "1-2",
+            "texts": 1,
+        }
+        assert expected.items() <= said.items()
+        assert said.get("q") == (TEXTS[0] if wanted else None)
+        assert (TEXTS[0] in line) == wanted
 
 
 # ---- other runs
@@ -344,8 +377,7 @@ def test_a_run_of_several_languages(tmp_path: Path) -> None:
 
 
 def test_the_command_finishes_what_it_has_accepted(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "anydepth", "serve", str(GOLDEN), "--port", str(port), "--device", "cpu"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
@@ -377,15 +409,24 @@ def test_mistakes_at_the_command_line(tmp_path: Path, cli: Cli) -> None:
         ([f"german={GOLDEN}"], "german: expected two languages, such as en-de"),
         ([GOLDEN, "--api-keys", empty], "no keys; expected one a line"),
     ):
-        code, _, error = cli("serve", *arguments, "--device", "cpu")
+        code, _, error = cli("serve", *arguments, "--device", "cpu", "--port", free_port())
         assert code == 2
         assert message in error
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, printed, error = cli("serve", GOLDEN, "--port", taken.getsockname()[1])
+    assert (code, printed) == (2, "")
+    assert "Address already in use" in error
 
 
 def test_languages_can_be_given() -> None:
     one = load_served(f"xx-yy={GOLDEN}", "cpu")
     one.worker.close()
     assert one.pairs == {Pair("xx", "yy"): ""}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def answers(port: int) -> bool:

@@ -18,7 +18,7 @@ import anydepth
 from anydepth.serving.served import Pair
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
-TEXTS = ["forty-one kilometers", "July"]
+TEXTS = ["Forty-one kilometers and twelve grams.", "Germany, France, and Spain."]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -15,7 +15,7 @@ import pytest
 for needed in ("fastapi", "uvicorn", "prometheus_client", "py3langid"):
     pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'anydepth[test]'")
 
-from serving import Client, serving
+from serving import Client, held, serving
 
 import anydepth
 from anydepth.run import Run
@@ -119,6 +119,12 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Client) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as slow:
         slow.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nq=")
         assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_nobody_waits_longer_than_the_server_says(client: Client) -> None:
+    with held(client.runs[0]):
+        assert client.translate("x").status == 504
+        assert client.translate("x", deadline_ms=30_000).status == 504  # 408 would say that this was over
 
 
 def test_hundreds_of_connections_at_once(run: Run) -> None:

@@ -42,7 +42,7 @@ async def outcome(request: Request, one: Served, job: Job) -> Outcome:
         if answer in done:
             found: Outcome = answer.result()
             return found
-        raise Refused(UNSPOKEN, "the client has gone") if gone in done else Late("there was no answer in time")
+        raise Refused(UNSPOKEN, "the client has gone") if gone in done else Late(job)
     finally:
         answer.cancel()
         gone.cancel()
@@ -84,7 +84,13 @@ def create_app(runs: Sequence[Served], limits: Limits, metrics: Metrics) -> Fast
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(Observed, metrics=metrics, paths=paths)
     if limits.origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(limits.origins), allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(limits.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
     return app
 
 
@@ -100,7 +106,7 @@ def add_work(app: FastAPI, service: Service) -> None:
         lines = Lines.of(body.texts)
         deadline = service.deadline(body)
         with one.worker.place_for(len(lines.to_do)):
-            job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, deadline)
+            job = await run_in_threadpool(one.job, lines.to_do, body.asked, key, *deadline)
 
         def answer(found: Outcome) -> dict[str, Any]:
             texts = lines.filled(found.answers)
@@ -132,7 +138,7 @@ def add_work(app: FastAPI, service: Service) -> None:
         one = service.find(task, body.run)
         texts = [" ".join(text.splitlines()) for text in body.texts]  # a line of a file, to the command line
         with one.worker.place_for(len(texts)):
-            job = await run_in_threadpool(one.job, texts, body.asked, "", service.deadline(body))
+            job = await run_in_threadpool(one.job, texts, body.asked, "", *service.deadline(body))
         return body, one, await outcome(request, one, job)
 
     @app.post("/detect", **described(Detect))
@@ -154,7 +160,11 @@ def refined(one: Served, job: Job, answer: Any) -> StreamingResponse:
         try:
             for name, future in (("draft", draft), ("final", final)):
                 left = max(0.0, job.deadline - monotonic())
-                if found := await asyncio.wait_for(future, left):
+                try:
+                    found = await asyncio.wait_for(future, left)
+                except TimeoutError:
+                    raise Late(job) from None
+                if found:
                     yield event(name, answer(found))
         except Exception as error:  # the status has been sent: say it in the stream
             yield event("error", {"error": refusal(error)[1]})
@@ -220,8 +230,8 @@ def refusal(error: Exception) -> tuple[int, str, dict[str, str] | None]:
         return error.status, str(error), error.headers
     if isinstance(error, Busy):
         return 429, str(error), {"Retry-After": str(error.retry_after)}
-    if isinstance(error, Late | TimeoutError):
-        return 504, str(error) or "there was no answer in time", None
+    if isinstance(error, Late):  # a client that has set itself an impossible deadline is no fault of the server
+        return 408 if error.hurried else 504, str(error), None
     if isinstance(error, Closed):
         return 503, str(error), {"Retry-After": "5"}
     if isinstance(error, UserError):

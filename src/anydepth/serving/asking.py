@@ -19,6 +19,9 @@ OTHER_BYTES = 16_384
 """For all that is not text."""
 FIELDS = 1_000
 """Of a form."""
+LEAST_BUDGET_MS = 1.0
+LEAST_DEADLINE_MS = 10.0
+"""Below these nothing can be answered: who asks for it has made a mistake, in the unit for example."""
 UNSPOKEN = 499
 """The status of a request whose client has gone: nobody reads it, but the log does."""
 
@@ -32,7 +35,9 @@ class Refused(Exception):
 
 
 class Detect(BaseModel):
-    q: str | list[str] = Field(examples=["forty-one kilometers", ["July", "Monday"]])
+    q: str | list[str] = Field(
+        examples=["Forty-one kilometers and twelve grams.", ["Germany, France, and Spain.", "Monday"]]
+    )
     api_key: str = ""
 
     @property
@@ -45,11 +50,11 @@ class Work(Detect):
 
     depth: str | None = Field(None, description="Such as 6-2, or auto. It is not lowered under load.")
     quality: Quality | None = Field(None, description="Instead of a depth. fast and best are not lowered under load.")
-    budget_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    budget_ms: Annotated[float, Field(ge=LEAST_BUDGET_MS, allow_inf_nan=False)] | None = Field(
         None, description="Time for the whole answer, waiting included: the best depth that is predicted to keep it."
     )
     floor: str | None = Field(None, description="Load lowers the depth no further than this.")
-    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    deadline_ms: Annotated[float, Field(ge=LEAST_DEADLINE_MS, allow_inf_nan=False)] | None = Field(
         None, description="After so long the answer is of no use, and the work is dropped."
     )
 
@@ -78,7 +83,7 @@ REFUSALS = {
     400: "What was asked is wrong: the message says what.",
     403: "An API key is missing.",
     404: "There is no run for this.",
-    408: "The body did not come in time.",
+    408: "The body did not come in time, or there was no answer within deadline_ms.",
     413: "Too many characters, texts or bytes.",
     415: "Neither JSON nor a form.",
     429: "Too many are waiting: try again after Retry-After seconds.",

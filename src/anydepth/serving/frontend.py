@@ -12,7 +12,7 @@ from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.evaluation.metrics import METRICS
 from anydepth.serving import description
-from anydepth.serving.load import at_most, layers
+from anydepth.serving.load import layers, up_to
 from anydepth.serving.served import Served
 from anydepth.serving.service import Service
 from anydepth.serving.watching import NOTES, QUIET
@@ -65,7 +65,7 @@ def load_of(one: Served) -> dict[str, Any]:
         return {
             "run": one.name,
             "waiting": len(scheduler.queue),
-            "depth": at_most(scheduler.load.ladder, scheduler.load.ms),
+            "depth": up_to(scheduler.load.ladder, scheduler.load.ms)[0].depth,
             "lowered": scheduler.load.step,
             "steps": len(scheduler.load.ladder) - 1,
         }

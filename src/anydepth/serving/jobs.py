@@ -51,6 +51,8 @@ class Job:
     """The language."""
     deadline: float = math.inf
     """On the scheduler's clock; nothing is begun after it."""
+    hurried: bool = False
+    """Whether the deadline is the client's own, and not that of the server for everybody."""
     future: Future[Outcome] = field(default_factory=Future)
     """Cancelled when the client has gone."""
     draft: Future[Outcome | None] | None = None

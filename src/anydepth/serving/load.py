@@ -46,9 +46,9 @@ def worthwhile(points: Iterable[Point]) -> list[Point]:
     return kept
 
 
-def at_most(ladder: Ladder, ms: float) -> str:
-    """The best depth that takes no longer than this for a text, or else the fastest."""
-    return next((point.depth for point in ladder if point.ms <= ms), ladder[-1].depth)
+def up_to(ladder: Ladder, ms: float) -> Ladder:
+    """The steps that take no longer than this for a text, or else the fastest."""
+    return [point for point in ladder if point.ms <= ms] or ladder[-1:]
 
 
 def above_floor(ladder: Ladder, floor: tuple[int, ...]) -> list[Point]:

@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from anydepth.choosing.schedule import SEARCH_TOKENS
-from anydepth.serving.jobs import Batch, Item, Job, Now, settle
-from anydepth.serving.load import Clock, LoadAware, at_most
+from anydepth.serving.jobs import Batch, Item, Job, Now, Wish, settle
+from anydepth.serving.load import Clock, LoadAware, up_to
 
 LOOK_AHEAD = 8
 """Batches' worth of texts that mates are looked for in: bounds the work of one choice."""
@@ -29,13 +29,17 @@ Within = Callable[[float, int, int, str], str]
 class Busy(Exception):
     """The queue is full."""
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many requests are waiting; try again in {retry_after} s")
+    def __init__(self, retry_after: int, why: str = "too many requests are waiting") -> None:
+        super().__init__(f"{why}; try again in {retry_after} s")
         self.retry_after = retry_after
 
 
 class Late(Exception):
-    """The deadline passed before the work was begun."""
+    """The deadline passed."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__("there was no answer within deadline_ms" if job.hurried else "there was no answer in time")
+        self.hurried = job.hurried
 
 
 class Closed(Exception):
@@ -83,6 +87,8 @@ class Scheduler:
         """Texts that are being prepared for the queue."""
         self.pace = DEFAULT_PACE
         """Seconds for a text, of late."""
+        self.moment = 0.0
+        """Of a choice: time does not pass while a batch is chosen, or depths could change under the choice."""
 
     def check_room(self, texts: int) -> None:
         """Raises Busy where so many more cannot wait. Those that find nobody there always can: limits on the size of a
@@ -91,7 +97,12 @@ class Scheduler:
             self.drop_dead()
             if self.waiting and self.waiting + texts > self.room:
                 self.watch(Dropped("busy", texts))
-                raise Busy(max(1, math.ceil(self.waiting * self.pace)))
+                raise Busy(self.retry_after)
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until all that wait are answered."""
+        return max(1, math.ceil(self.waiting * self.pace))
 
     @property
     def waiting(self) -> int:
@@ -118,7 +129,7 @@ class Scheduler:
         dead = {"gone": 0, "late": 0}
         for item in self.queue:
             if item.job.deadline < now:
-                item.job.fail(Late("the deadline passed before the work was begun"))
+                item.job.fail(Late(item.job))
             if item.job.future.done():
                 dead["gone" if item.job.future.cancelled() else "late"] += 1
             else:
@@ -135,21 +146,25 @@ class Scheduler:
 
     def take(self) -> Batch | None:
         """The next batch, off the queue."""
+        batch, self.moment = None, self.clock()
         self.drop_dead()
+        while self.queue and not batch:
+            batch = self.next_batch()
+        return batch
+
+    def next_batch(self) -> Batch | None:
+        """The oldest text and its mates; None where some would be too late, and were refused or lowered."""
         self.update_load()
-        if not self.queue:
-            return None
         oldest = self.queue[0]
-        self.settle_depth(oldest.job)
         now = self.now(oldest)
         alike = [item for item in islice(self.queue, LOOK_AHEAD * self.batch) if self.goes_with(item, oldest, now)]
         alike.sort(key=lambda item: abs(item.tokens - oldest.tokens))  # stable: the oldest stays first
-        items = self.worth_together(alike, now.depth)
+        items = self.in_time(self.worth_together(alike, now.depth), now.depth)
         for item in items:
             self.settle_depth(item.job)
         chosen = set(items)
         self.queue = deque(item for item in self.queue if item not in chosen)
-        return Batch(items, now.depth, oldest.job.key, now.stage)
+        return Batch(items, now.depth, oldest.job.key, now.stage) if items else None
 
     def now(self, item: Item) -> Now:
         """What would be computed of it, were it begun now."""
@@ -185,14 +200,52 @@ class Scheduler:
                 best, cheapest = count, each
         return items[:best]
 
+    def in_time(self, items: list[Item], depth: str) -> list[Item]:
+        """As many of them as are predicted to be answered together by their deadlines. The others would be later still
+        in any batch after this one. Where the server may choose a faster depth for them, it does, and chooses a batch
+        again (then this is empty); else they are refused, because others wait. Who waits alone is always tried."""
+        if all(item.job is items[0].job for item in self.queue):
+            return items
+        patient, kept = sorted(items, key=lambda item: -item.job.deadline), len(items)
+        while kept and self.moment + self.batch_seconds(patient[:kept], depth) > patient[kept - 1].job.deadline:
+            kept -= 1
+        begun = {id(item.job) for item in patient[:kept]}
+        late = {id(item.job): item.job for item in patient[kept:] if id(item.job) not in begun}
+        lowered = [self.lower(job) for job in late.values()]
+        for job, has_faster in zip(late.values(), lowered):
+            if not has_faster:
+                job.fail(Busy(self.retry_after, "too many requests are waiting to answer this one before its deadline"))
+        if late:
+            self.drop_dead()
+        return [] if any(lowered) else [item for item in items if id(item.job) in begun][:kept]
+
+    def lower(self, job: Job) -> bool:
+        """Leaves it the depths that are faster than the one it would get now, if there are any."""
+        steps = [point.depth for point in job.wish.ladder]
+        depth = self.depth_of(job)
+        if job.depth or job.wish.budget_ms is not None or depth == steps[-1]:
+            return False
+        job.wish = Wish(ladder=job.wish.ladder[steps.index(depth) + 1 :])
+        return True
+
+    def batch_seconds(self, items: Sequence[Item], depth: str) -> float:
+        return self.seconds(depth, len(items), max(item.tokens for item in items))
+
+    def seconds(self, depth: str, texts: int, tokens: int) -> float:
+        """That so many should take now, the longest of so many tokens."""
+        return self.load.slowness * self.load.clear_ms(depth, texts, tokens) / 1000
+
     def depth_of(self, job: Job) -> str:
-        """The depth that it has, or would get now."""
+        """The depth that it has, or would get now: the best that load allows and its deadline, or else the fastest."""
         if job.depth:
             return job.depth
-        if job.wish.budget_ms is None or self.within is None:
-            return at_most(job.wish.ladder, self.load.ms)
-        left = job.wish.budget_ms - 1000 * (self.clock() - job.arrived)
-        return self.within(left, max(job.lengths), len(job.texts), job.key)
+        longest, texts = max(job.lengths), len(job.texts)
+        if job.wish.budget_ms is not None and self.within is not None:
+            left = job.wish.budget_ms - 1000 * (self.moment - job.arrived)
+            return self.within(left, longest, texts, job.key)
+        allowed, left = up_to(job.wish.ladder, self.load.ms), job.deadline - self.moment
+        in_time = (point.depth for point in allowed if self.seconds(point.depth, texts, longest) <= left)
+        return next(in_time, allowed[-1].depth)
 
     def answered(self, batch: Batch, answers: Sequence[Any], seconds: float) -> None:
         now, jobs = self.clock(), {id(item.job): item.job for item in batch.items}

@@ -178,7 +178,9 @@ class Served:
 
     # ---- work
 
-    def job(self, texts: list[str], asked: Asked, key: str = "", deadline: float = math.inf) -> Job:
+    def job(
+        self, texts: list[str], asked: Asked, key: str = "", deadline: float = math.inf, hurried: bool = False
+    ) -> Job:
         """Texts ready to be submitted; UserError where one is too long or the wish cannot be granted."""
         key = key or self.run.key
         ids = self.run.sources(texts, key)
@@ -186,7 +188,12 @@ class Served:
             ids = [one[:most] for one in ids]
         self.run.check_lengths(ids, "line")
         return Job(
-            texts=texts, lengths=[len(one) for one in ids], wish=self.wish(asked, key), key=key, deadline=deadline
+            texts=texts,
+            lengths=[len(one) for one in ids],
+            wish=self.wish(asked, key),
+            key=key,
+            deadline=deadline,
+            hurried=hurried,
         )
 
     def compute(self, batch: Batch) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock, Thread
@@ -47,7 +48,7 @@ def serve(
     def load(run: str) -> Served:
         return load_served(run, device, batch=batch, room=queue, watch=metrics.saw)
 
-    with log_to_stderr():
+    with bound(host, port) as listening, log_to_stderr():
         served = [load(run) for run in runs]
         names = [one.name for one in served]
         for name in names:
@@ -58,7 +59,7 @@ def serve(
         allow_many_connections()
         on_hangup(Reloading(app.state.service, dict(zip(names, runs)), load, metrics).start)
         print(f"Serving {', '.join(names)} at http://{host}:{port}. Ctrl-C ends it.", flush=True)
-        uvicorn.Server(config).run()
+        uvicorn.Server(config).run([listening])
 
 
 class Reloading:
@@ -90,6 +91,18 @@ class Reloading:
         self.metrics.follow([new])
         log.info("%s was reloaded", old.name)
         self.service.replace(old, new)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A mistake is told before runs are loaded. Nobody can connect yet: that begins with the server."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise UserError(f"--host {host} --port {port}: {error.strerror}") from None
+    return listening
 
 
 def allow_many_connections() -> None:

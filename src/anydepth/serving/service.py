@@ -1,6 +1,7 @@
 """Which run answers a request, and who may ask it for what."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -96,9 +97,10 @@ class Service:
         names = ", ".join(one.name for one in able) or "no such run"
         raise Refused(400 if able else 404, f"run {name!r}: to {task} there is {names}")
 
-    def deadline(self, body: Work) -> float:
-        asked = self.limits.timeout if body.deadline_ms is None else body.deadline_ms / 1000
-        return monotonic() + min(self.limits.timeout, asked)
+    def deadline(self, body: Work) -> tuple[float, bool]:
+        """And whether it is the client's own."""
+        asked = math.inf if body.deadline_ms is None else body.deadline_ms / 1000
+        return monotonic() + min(self.limits.timeout, asked), asked < self.limits.timeout
 
     def languages(self) -> list[dict[str, Any]]:
         codes = sorted({code for pair in self.pairs for code in pair})

@@ -49,14 +49,14 @@ function said({ status, message, retryAfter }) {
   if (status === 403) return apiKey.get() ? "The server does not know this API key." : "This server wants an API key.";
   if (status === 413) return `This text is too long: ${detail(message)}.`;
   if (status === 503) return "The server is going down and takes nothing new.";
-  if (status === 504) return "There was no answer in time. A shallower depth is faster.";
+  if (status === 504 || status === 408) return "There was no answer in time. A shallower depth is faster.";
   if (status >= 500) return "Something broke on the server. Its log says what.";
   return `The server refused: ${message}.`;
 }
 
 const detail = (message) => message.replace(/^q: /, "");
 
-const worthRepeating = (status) => [0, 429, 500, 503, 504].includes(status);
+const worthRepeating = (status) => [0, 408, 429, 500, 503, 504].includes(status);
 
 function askForKey() {
   $("key-row").hidden = false;
