@@ -58,25 +58,50 @@ def calibration(timings: list[Timing], speculation: list[Speculation] | None = N
 def test_a_machine_that_takes_a_line_is_found_out() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1), Setting("6-6", 8)]
     layers = {"1-1": 1, "6-6": 6}
-    machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.25 * tokens)
+    machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.125 * tokens)
     measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
     for setting in settings:
         found = fitted(setting.depth, setting.batch, measured[setting])
         assert found.base == pytest.approx(setting.batch, abs=1e-3)
-        assert found.slope == pytest.approx(layers[setting.depth] * 0.25, abs=1e-4)
+        assert found.slope == pytest.approx(layers[setting.depth] * 0.125, abs=1e-4)
         assert found.error < 1e-4
         assert found.ratios == pytest.approx([1] * 5 * LENGTHS, abs=1e-3)
         assert [length.measurements for length in found.lengths] == [5] * LENGTHS
 
 
-def test_the_first_round_warms_up_and_rounds_are_interleaved() -> None:
+def test_a_batch_of_each_setting_warms_up_and_lengths_are_interleaved() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
-    machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) * LENGTHS else 1.0)
+    machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) else 1.0)
     measured = measure(machine.decode, TEXTS, settings, 3, machine.clock)
     assert {round(ms, 6) for groups in measured.values() for some in groups for _, ms in some} == {1.0}
-    size = len(settings) * LENGTHS
-    for start in range(0, len(machine.order), size):
-        assert sorted(machine.order[start : start + size]) == sorted(settings * LENGTHS)
+    assert len(machine.order) == len(settings) * (1 + 3 * LENGTHS)
+    for start in range(0, len(machine.order), len(settings)):
+        assert sorted(machine.order[start : start + len(settings)]) == settings
+
+
+def test_what_is_recorded_at_first_sight_is_timed_at_the_second() -> None:
+    machine = Machine(lambda tokens, setting: 1.0 if len(machine.order) % 2 == 0 else 1000.0)
+    (found,) = measure(machine.decode, TEXTS, [Setting("6-6", 8)], 2, machine.clock, records=True).values()
+    assert [ms for some in found for _, ms in some] == pytest.approx([1.0] * 2 * LENGTHS)
+
+
+def test_what_takes_long_is_measured_less_often() -> None:
+    machine = Machine(lambda tokens, setting: 4.0 * tokens * setting.batch)
+    settings = [Setting("6-6", 1), Setting("6-6", 8)]
+    draw = np.random.default_rng(3)
+    noisy = Machine(lambda *given: machine.milliseconds(*given) * float(draw.lognormal(0, 0.3)))
+    alone, eight = measure(noisy.decode, TEXTS, settings, 12, noisy.clock).values()
+    assert [len(some) for some in eight] == [3 if some is not eight[0] else len(some) for some in eight]
+    assert len(alone[0]) == 12 > len(alone[2]) >= len(alone[3]) >= 3
+
+
+def test_what_is_known_well_is_not_measured_again() -> None:
+    draw = np.random.default_rng(3)
+    spread = {"1-1": 0.01, "6-6": 0.5}
+    machine = Machine(lambda tokens, setting: (2 + 0.3 * tokens) * float(draw.lognormal(0, spread[setting.depth])))
+    sure, unsure = measure(machine.decode, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 12, machine.clock).values()
+    assert [len(some) for some in sure] == [5] * LENGTHS
+    assert [len(some) for some in unsure] == [12] * LENGTHS
 
 
 def test_all_settings_see_the_same_sentences_of_a_round() -> None:
@@ -164,6 +189,48 @@ def test_speculation_is_on_only_where_it_pays() -> None:
     assert known.speculation_at("6-1", 1) is None
 
 
+def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain_search() -> None:
+    """Words drafted are how many times as long a draft takes, in per cent."""
+    draw = np.random.default_rng(1)
+    machine = Machine(lambda _, setting: (setting.draft_words or 100) / 10 * float(draw.lognormal(0, 0.02)))
+    settings = [Setting("6-6", 1), *(Setting("6-6", 1, 1, share) for share in (60, 62, 80, 99, 105, 150))]
+    measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
+    counts = {one.draft_words: sum(map(len, times)) for one, times in measured.items()}
+    assert counts[0] == counts[60] == 20
+    assert 4 < counts[62] <= 20
+    assert [counts[share] for share in (80, 99, 105, 150)] == [2, 1, 1, 1]
+
+
+def test_a_draft_that_was_given_up_has_the_ratio_it_had_until_then() -> None:
+    machine = Machine(lambda tokens, setting: tokens * (2.0 if setting.draft else 1.0))
+    measured = measure(machine.decode, TEXTS, [Setting("6-6", 1), Setting("6-6", 1, 2, 4)], 3, machine.clock)
+    assert [len(some) for some in measured[Setting("6-6", 1, 2, 4)]] == [1, 0, 0, 0]
+    (found,) = compared(measured)
+    assert found.drafts == [Draft(draft=2, draft_words=4, ms=pytest.approx(2 * found.plain))]
+    assert found.best is None
+
+
+def test_drafts_race_anew_at_every_batch_size() -> None:
+    """Good at batch 1, bad at batch 8."""
+    machine = Machine(lambda _, setting: setting.batch * (0.5 if setting.batch == 1 else 2.0) ** (setting.draft > 0))
+    settings = [Setting("6-6", batch, draft, draft) for batch in (1, 8) for draft in (0, 1)]
+    one, eight = compared(measure(machine.decode, TEXTS, settings, 3, machine.clock))
+    assert (one.best, eight.best) == (Draft(draft=1, draft_words=1, ms=pytest.approx(one.plain / 2)), None)
+
+
+def test_progress_is_the_share_of_the_time() -> None:
+    draw = np.random.default_rng(3)
+    machine = Machine(lambda tokens, setting: tokens * setting.batch * float(draw.lognormal(0, 0.3)))
+    settings = [Setting("6-6", batch, draft, 2) for batch in (1, 8) for draft in (0, 1)]
+    at: list[tuple[float, int]] = []
+    measure(
+        machine.decode, TEXTS, settings, 12, machine.clock,
+        progress=lambda done, total: at.append((machine.now, done)),
+    )  # fmt: skip
+    assert at[-1][1] == 100
+    assert max(abs(100 * now / machine.now - done) for now, done in at[len(at) // 10 :]) < 15
+
+
 def test_the_file_keeps_other_machines(tmp_path: Path) -> None:
     here = calibration([timing()], [Speculation(depth="6-6", batch=1, plain=2.0, drafts=[])])
     other = replace(here, origin={"machine": "other"})
@@ -213,7 +280,8 @@ def test_a_real_run_is_measured() -> None:
     lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
     assert made.tokens == [length for length in lengths for _ in range(5)]
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
-    assert shown[-1] == (len(shown), len(shown)) == (40, 40)
+    assert shown[-1] == (100, 100)
+    assert shown == sorted(shown)
     assert calibrate(run, texts, ["2-1"], batches=[1], beam=2, rounds=1).speculation == []
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate(run, ["", " "])

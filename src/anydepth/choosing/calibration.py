@@ -70,7 +70,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A setting of speculation and its time: the sum of the medians over all lengths."""
+    """A setting of speculation and its time, over all lengths together."""
 
     draft: int
     draft_words: int
@@ -99,6 +99,7 @@ class Calibration:
     made: str
     """The date."""
     rounds: int
+    """Measurements of a length at most."""
     tokens: list[int]
     """How long sources are: of 20 sentences out of as many equal parts, shortest first."""
     timings: list[Timing]

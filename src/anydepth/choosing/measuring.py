@@ -1,5 +1,5 @@
 """Timing a run at many depths: real sentences, short and long, every setting in turn so that all share the moods of the
-machine."""
+machine. What takes long is measured less often, and drafts that lose are given up (course.py, racing.py)."""
 
 import random
 import time
@@ -8,31 +8,22 @@ from datetime import date
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitted, origin_of
+from anydepth.choosing.course import Course, Progress
+from anydepth.choosing.racing import Setting, Times, ratios
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth
 
 if TYPE_CHECKING:
     from anydepth.run import Run
 
-Progress = Callable[[int, int], None]
-"""Called with the number of measurements done and their total."""
-
 BATCHES = (1, 8, 32)
 DRAFT_WORDS = (2, 4, 6)
 LENGTHS = 4
 ROUNDS, QUICK_ROUNDS = 12, 5
-"""Measurements of a setting at each length: with five there are 20, just enough for the slowest of 20."""
-
-
-class Setting(NamedTuple):
-    """One way to decode."""
-
-    depth: str
-    batch: int
-    draft: int = 0
-    """0: plain search."""
-    draft_words: int = 0
+"""Measurements of a setting at each length, at most: with five there are 20, just enough for the slowest of 20."""
 
 
 class Text(NamedTuple):
@@ -41,8 +32,7 @@ class Text(NamedTuple):
 
 
 Decode = Callable[[list[str], Setting], object]
-Measured = dict[Setting, list[list[tuple[float, float]]]]
-"""(tokens, milliseconds) of every measurement, by length."""
+Measured = dict[Setting, Times]
 
 
 def calibrate(
@@ -75,7 +65,8 @@ def calibrate(
             how |= {"draft": setting.draft, "draft_words": setting.draft_words}
         return run.outputs(some, setting.depth, speculate=setting.draft > 0, **how)
 
-    measured = measure(decode, measured_texts, settings, rounds, clock, progress)
+    records = run.device.type == "cuda"
+    measured = measure(decode, measured_texts, settings, rounds, clock, records=records, progress=progress)
     plain = {setting: some for setting, some in measured.items() if not setting.draft}
     run.guides.clear()  # what they have read is no longer true
     return Calibration(
@@ -115,31 +106,38 @@ def measure(
     settings: Sequence[Setting],
     rounds: int,
     clock: Callable[[], float],
+    *,
+    records: bool = False,
     progress: Progress | None = None,
 ) -> Measured:
-    """All settings in every round, in an order drawn anew, on sentences that are the same for all; the first round
-    warms up and does not count."""
+    """Rounds over the lengths; at each, settings come in an order drawn anew, with sentences that are the same for all
+    of a batch size. A short batch of each depth warms up. `records`: the first search of a shape takes longer, so that
+    every batch is decoded once before it is timed."""
     draw = random.Random(1)
     groups = [texts[k * len(texts) // LENGTHS : (k + 1) * len(texts) // LENGTHS] for k in range(LENGTHS)]
     groups = [group for group in groups if group]
-    measured: Measured = {setting: [[] for _ in groups] for setting in settings}
-    total = (rounds + 1) * len(settings) * len(groups)
-    done = 0
-    for number in range(rounds + 1):
-        starts = [draw.random() for _ in groups]
-        order = [(setting, place) for setting in settings for place in range(len(groups))]
-        draw.shuffle(order)
-        for setting, place in order:
-            some = neighbours(groups[place], setting.batch, starts[place])
+    course = Course(settings, [group[len(group) // 2].tokens for group in groups], rounds, progress)
+
+    def timed(setting: Setting, some: list[Text]) -> float:
+        for _ in range(1 + records):
             start = clock()
             decode([one.text for one in some], setting)
-            seconds = clock() - start
-            if number:
-                measured[setting][place].append((max(one.tokens for one in some), 1000 * seconds))
-            done += 1
-            if progress:
-                progress(done, total)
-    return measured
+        return 1000 * (clock() - start)
+
+    for setting in course.plain:
+        course.expect(setting, timed(setting, neighbours(groups[0], setting.batch, 0.5)))
+    for number in range(rounds):
+        places = list(range(len(groups)))
+        if number:  # in the first, short sentences come first: they tell enough about most drafts
+            draw.shuffle(places)
+        for place in places:
+            start, todo = draw.random(), course.todo(number, place)
+            for setting in draw.sample(todo, len(todo)):
+                some = neighbours(groups[place], setting.batch, start)
+                course.add(setting, place, max(one.tokens for one in some), timed(setting, some))
+            course.race()
+        course.settle()
+    return course.measured
 
 
 def neighbours(group: Sequence[Text], count: int, start: float) -> list[Text]:
@@ -150,15 +148,22 @@ def neighbours(group: Sequence[Text], count: int, start: float) -> list[Text]:
 
 def compared(measured: Measured) -> list[Speculation]:
     """For every batch size that was also decoded with drafts: how long plain search and each draft took."""
-    sums = {setting: sum(median(ms for _, ms in some) for some in groups) for setting, groups in measured.items()}
-    plain = {setting: ms for setting, ms in sums.items() if not setting.draft}
     found = []
-    for setting, ms in plain.items():
+    for setting in (one for one in measured if not one.draft):
+        medians = [median(ms for _, ms in some) for some in measured[setting]]
         tried = [
-            Draft(draft=other.draft, draft_words=other.draft_words, ms=round(its, 4))
-            for other, its in sums.items()
-            if other.draft and other[:2] == setting[:2]
+            Draft(draft=draft.draft, draft_words=draft.draft_words, ms=round(drafted_ms(medians, by_length), 4))
+            for draft, by_length in ((one, ratios(measured[setting], measured[one])) for one in measured)
+            if draft.drafts_for(setting)
         ]
         if tried:
-            found.append(Speculation(depth=setting.depth, batch=setting.batch, plain=round(ms, 4), drafts=tried))
+            plain = round(sum(medians), 4)
+            found.append(Speculation(depth=setting.depth, batch=setting.batch, plain=plain, drafts=tried))
     return found
+
+
+def drafted_ms(plain: list[float], by_length: list[Any]) -> float:
+    """What all lengths take with drafts: plain times, multiplied by ratios seen with the same batches, at the same
+    length or, where drafts were given up before, at others."""
+    anywhere = np.concatenate(by_length)
+    return sum(ms * float(np.median(some if len(some) else anywhere)) for ms, some in zip(plain, by_length))

@@ -48,7 +48,7 @@ def calibrate(
     texts = read_calibration_texts(run, source, language)
     loaded = load_for(engine, run, device, (), language)
     sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
-    with progress_for("calibrating", "measurements") as show:
+    with progress_for("calibrating", "%") as show:
         made = calibrate(
             loaded,
             texts,

@@ -18,8 +18,9 @@ from anydepth.decoding.decoder import Hypothesis, Marks
 from anydepth.decoding.in_place import Search
 from anydepth.nn.recorder import Recorder, power_of_two
 
-MOST = 64
-"""Shapes kept recorded at a time; the one not used for longest makes room."""
+MOST = 256
+"""Shapes kept recorded at a time, so many that a dozen depths find theirs again; the one not used for longest makes
+room."""
 MOST_OF_MEMORY = 0.25
 """And as much of a GPU's memory as they may take together."""
 FEWEST = 16
