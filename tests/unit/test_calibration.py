@@ -24,6 +24,7 @@ from anydepth.choosing.calibration import (
     read_calibrations,
 )
 from anydepth.choosing.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.choosing.timed import timed
 from anydepth.errors import UserError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
@@ -36,13 +37,12 @@ class Machine:
     def __init__(self, milliseconds: Callable[[int, Setting], float]) -> None:
         self.milliseconds, self.now, self.order = milliseconds, 0.0, list[Setting]()
 
-    def clock(self) -> float:
-        return self.now
-
-    def decode(self, texts: list[str], setting: Setting) -> None:
+    def seconds(self, texts: list[str], setting: Setting) -> float:
         assert len(texts) == setting.batch
         self.order.append(setting)
-        self.now += self.milliseconds(max(map(len, texts)), setting) / 1000
+        spent = self.milliseconds(max(map(len, texts)), setting) / 1000
+        self.now += spent
+        return spent
 
 
 def timing(depth: str = "6-6", batch: int = 1, base: float = 1.0, slope: float = 0.5, ratio: float = 1.0) -> Timing:
@@ -59,7 +59,7 @@ def test_a_machine_that_takes_a_line_is_found_out() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1), Setting("6-6", 8)]
     layers = {"1-1": 1, "6-6": 6}
     machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.125 * tokens)
-    measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
+    measured = measure(machine.seconds, TEXTS, settings, 5)
     for setting in settings:
         found = fitted(setting.depth, setting.batch, measured[setting])
         assert found.base == pytest.approx(setting.batch, abs=1e-3)
@@ -72,7 +72,7 @@ def test_a_machine_that_takes_a_line_is_found_out() -> None:
 def test_a_batch_of_each_setting_warms_up_and_lengths_are_interleaved() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
     machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) else 1.0)
-    measured = measure(machine.decode, TEXTS, settings, 3, machine.clock)
+    measured = measure(machine.seconds, TEXTS, settings, 3)
     assert {round(ms, 6) for groups in measured.values() for some in groups for _, ms in some} == {1.0}
     assert len(machine.order) == len(settings) * (1 + 3 * LENGTHS)
     for start in range(0, len(machine.order), len(settings)):
@@ -80,9 +80,22 @@ def test_a_batch_of_each_setting_warms_up_and_lengths_are_interleaved() -> None:
 
 
 def test_what_is_recorded_at_first_sight_is_timed_at_the_second() -> None:
-    machine = Machine(lambda tokens, setting: 1.0 if len(machine.order) % 2 == 0 else 1000.0)
-    (found,) = measure(machine.decode, TEXTS, [Setting("6-6", 8)], 2, machine.clock, records=True).values()
-    assert [ms for some in found for _, ms in some] == pytest.approx([1.0] * 2 * LENGTHS)
+    run, now = anydepth.load(GOLDEN, device="cpu"), [0.0]
+    run.translate(["May"], beam=1)
+    (searcher,) = run.searchers.values()
+
+    class Counting:
+        made = 7
+
+    searcher.recorded.recorder = Counting()
+
+    def work() -> str:
+        now[0] += 1.0 if Counting.made == 9 else 50.0
+        Counting.made = min(9, Counting.made + 1)
+        return "done"
+
+    assert timed(run, work, lambda: now[0]) == ("done", 1.0)
+    assert now == [101.0]
 
 
 def test_what_takes_long_is_measured_less_often() -> None:
@@ -90,7 +103,7 @@ def test_what_takes_long_is_measured_less_often() -> None:
     settings = [Setting("6-6", 1), Setting("6-6", 8)]
     draw = np.random.default_rng(3)
     noisy = Machine(lambda *given: machine.milliseconds(*given) * float(draw.lognormal(0, 0.3)))
-    alone, eight = measure(noisy.decode, TEXTS, settings, 12, noisy.clock).values()
+    alone, eight = measure(noisy.seconds, TEXTS, settings, 12).values()
     assert [len(some) for some in eight] == [3 if some is not eight[0] else len(some) for some in eight]
     assert len(alone[0]) == 12 > len(alone[2]) >= len(alone[3]) >= 3
 
@@ -99,7 +112,7 @@ def test_what_is_known_well_is_not_measured_again() -> None:
     draw = np.random.default_rng(3)
     spread = {"1-1": 0.01, "6-6": 0.5}
     machine = Machine(lambda tokens, setting: (2 + 0.3 * tokens) * float(draw.lognormal(0, spread[setting.depth])))
-    sure, unsure = measure(machine.decode, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 12, machine.clock).values()
+    sure, unsure = measure(machine.seconds, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 12).values()
     assert [len(some) for some in sure] == [5] * LENGTHS
     assert [len(some) for some in unsure] == [12] * LENGTHS
 
@@ -107,7 +120,7 @@ def test_what_is_known_well_is_not_measured_again() -> None:
 def test_all_settings_see_the_same_sentences_of_a_round() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
     machine = Machine(lambda tokens, setting: 1.0)
-    first, second = measure(machine.decode, TEXTS, settings, 4, machine.clock).values()
+    first, second = measure(machine.seconds, TEXTS, settings, 4).values()
     first, second = ([[tokens for tokens, _ in some] for some in groups] for groups in (first, second))
     assert first == second
     assert len(set(first[0])) > 1
@@ -124,7 +137,7 @@ def test_19_of_20_new_sentences_take_no_longer_than_predicted() -> None:
     late = []
     for _ in range(200):
         machine = Machine(lambda tokens, _: (2 + 0.3 * tokens) * float(draw.lognormal(0, 0.3)))
-        measured = measure(machine.decode, TEXTS, [Setting("6-6", 1)], 8, machine.clock)
+        measured = measure(machine.seconds, TEXTS, [Setting("6-6", 1)], 8)
         found = fitted("6-6", 1, measured[Setting("6-6", 1)])
         fresh = [(one.tokens, machine.milliseconds(one.tokens, Setting("6-6", 1))) for one in TEXTS]
         late.append(np.mean([ms > found.safe(tokens) for tokens, ms in fresh]))
@@ -179,7 +192,7 @@ def test_speculation_is_on_only_where_it_pays() -> None:
     machine = Machine(lambda _, setting: seconds[setting.draft] * (1 if setting.batch == 1 else 1 + setting.draft))
     settings = [Setting("6-6", batch, draft, 2 * draft) for batch in (1, 8) for draft in (0, 1, 2)]
     settings.append(Setting("1-1", 1))
-    one, eight = compared(measure(machine.decode, TEXTS, settings, 3, machine.clock))
+    one, eight = compared(measure(machine.seconds, TEXTS, settings, 3))
     assert one.best == Draft(draft=1, draft_words=2, ms=pytest.approx(4 * 5.0))
     assert (one.plain, one.depth, eight.best) == (pytest.approx(40), "6-6", None)
     almost = replace(one, drafts=[Draft(draft=1, draft_words=2, ms=39.5)])
@@ -194,7 +207,7 @@ def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain
     draw = np.random.default_rng(1)
     machine = Machine(lambda _, setting: (setting.draft_words or 100) / 10 * float(draw.lognormal(0, 0.02)))
     settings = [Setting("6-6", 1), *(Setting("6-6", 1, 1, share) for share in (60, 62, 80, 99, 105, 150))]
-    measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
+    measured = measure(machine.seconds, TEXTS, settings, 5)
     counts = {one.draft_words: sum(map(len, times)) for one, times in measured.items()}
     assert counts[0] == counts[60] == 20
     assert 4 < counts[62] <= 20
@@ -203,7 +216,7 @@ def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain
 
 def test_a_draft_that_was_given_up_has_the_ratio_it_had_until_then() -> None:
     machine = Machine(lambda tokens, setting: tokens * (2.0 if setting.draft else 1.0))
-    measured = measure(machine.decode, TEXTS, [Setting("6-6", 1), Setting("6-6", 1, 2, 4)], 3, machine.clock)
+    measured = measure(machine.seconds, TEXTS, [Setting("6-6", 1), Setting("6-6", 1, 2, 4)], 3)
     assert [len(some) for some in measured[Setting("6-6", 1, 2, 4)]] == [1, 0, 0, 0]
     (found,) = compared(measured)
     assert found.drafts == [Draft(draft=2, draft_words=4, ms=pytest.approx(2 * found.plain))]
@@ -214,7 +227,7 @@ def test_drafts_race_anew_at_every_batch_size() -> None:
     """Good at batch 1, bad at batch 8."""
     machine = Machine(lambda _, setting: setting.batch * (0.5 if setting.batch == 1 else 2.0) ** (setting.draft > 0))
     settings = [Setting("6-6", batch, draft, draft) for batch in (1, 8) for draft in (0, 1)]
-    one, eight = compared(measure(machine.decode, TEXTS, settings, 3, machine.clock))
+    one, eight = compared(measure(machine.seconds, TEXTS, settings, 3))
     assert (one.best, eight.best) == (Draft(draft=1, draft_words=1, ms=pytest.approx(one.plain / 2)), None)
 
 
@@ -223,10 +236,7 @@ def test_progress_is_the_share_of_the_time() -> None:
     machine = Machine(lambda tokens, setting: tokens * setting.batch * float(draw.lognormal(0, 0.3)))
     settings = [Setting("6-6", batch, draft, 2) for batch in (1, 8) for draft in (0, 1)]
     at: list[tuple[float, int]] = []
-    measure(
-        machine.decode, TEXTS, settings, 12, machine.clock,
-        progress=lambda done, total: at.append((machine.now, done)),
-    )  # fmt: skip
+    measure(machine.seconds, TEXTS, settings, 12, progress=lambda done, total: at.append((machine.now, done)))
     assert at[-1][1] == 100
     assert max(abs(100 * now / machine.now - done) for now, done in at[len(at) // 10 :]) < 15
 

@@ -154,7 +154,7 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def learnt(source: Source) -> dict[str, Fitted]:
     labels = rule_labels(600, "word")
-    return {kind: search(kind, [SMALL], source, labels)[0] for kind in ("ties", "quality")}
+    return search([("ties", SMALL), ("quality", SMALL)], source, labels)[0]
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,8 @@ def test_fine_tuning_that_does_harm_changes_nothing(source: Source, learnt: dict
 
 def test_the_search_takes_the_lowest_common_loss(source: Source) -> None:
     broken = SelectorConfig(layers=1, heads=2, width=16, ffn=16, epochs=1, learning_rate=1e-9, batch=64)
-    best, tried = search("ties", [broken, SMALL], source, rule_labels(300, "word"))
+    found, tried = search([("ties", broken), ("ties", SMALL)], source, rule_labels(300, "word"))
+    best = found["ties"]
     assert best.config == SMALL
     assert [one["learning_rate"] for one in tried] == [1e-9, 0.1]
     assert tried[1]["loss"] == best.yardstick < tried[0]["loss"]

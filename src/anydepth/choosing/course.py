@@ -25,9 +25,16 @@ KNOWN = 0.03
 class Course:
     """What was measured, and what is left to do."""
 
-    def __init__(self, settings: Sequence[Setting], tokens: Sequence[int], rounds: int, progress: Progress | None):
-        """`tokens` is the typical source of each length."""
-        self.tokens, self.rounds, self.progress = tokens, rounds, progress
+    def __init__(
+        self,
+        settings: Sequence[Setting],
+        tokens: Sequence[int],
+        rounds: int,
+        sparing: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        """`tokens` is the typical source of each length; unless `sparing`, all are measured in every round."""
+        self.tokens, self.rounds, self.sparing, self.progress = tokens, rounds, sparing, progress
         self.measured: dict[Setting, Times] = {setting: [[] for _ in tokens] for setting in settings}
         self.plain = [setting for setting in settings if not setting.draft]
         self.races = {one: Race([other for other in settings if other.drafts_for(one)]) for one in self.plain}
@@ -41,6 +48,8 @@ class Course:
         self.expected[setting] = [ms * tokens / self.tokens[0] for tokens in self.tokens]
 
     def repetitions(self, setting: Setting, place: int) -> int:
+        if not self.sparing:
+            return self.rounds
         often = math.ceil(self.rounds * OFTEN_MS / max(self.expected[setting][place], 1e-9))
         return min(self.rounds, max(LEAST, often))
 
@@ -65,7 +74,7 @@ class Course:
     def settle(self) -> None:
         """After every round: what is known well enough is finished."""
         self.raced = True
-        for one in self.plain:
+        for one in self.plain if self.sparing else ():
             found = np.log(fitted(one.depth, one.batch, self.measured[one]).ratios)
             if len(found) >= ENOUGH and found.std() <= KNOWN * len(found) ** 0.5:
                 self.finished.add(one)

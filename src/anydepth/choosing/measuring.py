@@ -13,6 +13,7 @@ import numpy as np
 from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitted, origin_of
 from anydepth.choosing.course import Course, Progress
 from anydepth.choosing.racing import Setting, Times, ratios
+from anydepth.choosing.timed import timed
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth
 
@@ -31,7 +32,8 @@ class Text(NamedTuple):
     tokens: int
 
 
-Decode = Callable[[list[str], Setting], object]
+Seconds = Callable[[list[str], Setting], float]
+"""Decodes texts in a way and says how long it took."""
 Measured = dict[Setting, Times]
 
 
@@ -59,14 +61,13 @@ def calibrate(
     if beam == 1 and run.engine_name == "native":
         settings += drafts(run, max(depths, key=lambda depth: sum(parse_depth(depth))), batches)
 
-    def decode(some: list[str], setting: Setting) -> object:
+    def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
         if setting.draft:
             how |= {"draft": setting.draft, "draft_words": setting.draft_words}
-        return run.outputs(some, setting.depth, speculate=setting.draft > 0, **how)
+        return timed(run, lambda: run.outputs(some, setting.depth, speculate=setting.draft > 0, **how), clock)[1]
 
-    records = run.device.type == "cuda"
-    measured = measure(decode, measured_texts, settings, rounds, clock, records=records, progress=progress)
+    measured = measure(seconds, measured_texts, settings, rounds, progress=progress)
     plain = {setting: some for setting, some in measured.items() if not setting.draft}
     run.guides.clear()  # what they have read is no longer true
     return Calibration(
@@ -101,31 +102,26 @@ def drafts(run: "Run", depth: str, batches: Sequence[int]) -> Iterator[Setting]:
 
 
 def measure(
-    decode: Decode,
+    seconds: Seconds,
     texts: Sequence[Text],
     settings: Sequence[Setting],
     rounds: int,
-    clock: Callable[[], float],
     *,
-    records: bool = False,
+    sparing: bool = True,
     progress: Progress | None = None,
 ) -> Measured:
     """Rounds over the lengths; at each, settings come in an order drawn anew, with sentences that are the same for all
-    of a batch size. A short batch of each depth warms up. `records`: the first search of a shape takes longer, so that
-    every batch is decoded once before it is timed."""
+    of a batch size. Before, a short batch of each depth warms up. `sparing`: not more often than needed (`Course`)."""
     draw = random.Random(1)
     groups = [texts[k * len(texts) // LENGTHS : (k + 1) * len(texts) // LENGTHS] for k in range(LENGTHS)]
     groups = [group for group in groups if group]
-    course = Course(settings, [group[len(group) // 2].tokens for group in groups], rounds, progress)
+    course = Course(settings, [group[len(group) // 2].tokens for group in groups], rounds, sparing, progress)
 
-    def timed(setting: Setting, some: list[Text]) -> float:
-        for _ in range(1 + records):
-            start = clock()
-            decode([one.text for one in some], setting)
-        return 1000 * (clock() - start)
+    def milliseconds(setting: Setting, some: list[Text]) -> float:
+        return 1000 * seconds([one.text for one in some], setting)
 
     for setting in course.plain:
-        course.expect(setting, timed(setting, neighbours(groups[0], setting.batch, 0.5)))
+        course.expect(setting, milliseconds(setting, neighbours(groups[0], setting.batch, 0.5)))
     for number in range(rounds):
         places = list(range(len(groups)))
         if number:  # in the first, short sentences come first: they tell enough about most drafts
@@ -134,7 +130,7 @@ def measure(
             start, todo = draw.random(), course.todo(number, place)
             for setting in draw.sample(todo, len(todo)):
                 some = neighbours(groups[place], setting.batch, start)
-                course.add(setting, place, max(one.tokens for one in some), timed(setting, some))
+                course.add(setting, place, max(one.tokens for one in some), milliseconds(setting, some))
             course.race()
         course.settle()
     return course.measured

@@ -32,7 +32,6 @@ from anydepth.choosing.selector_training import (
     fine_tune,
     predict,
     search,
-    shifted,
 )
 from anydepth.config_reader import read
 from anydepth.errors import UserError
@@ -112,18 +111,18 @@ def train_selector(
     dev: Labels | None = None,
     ms: dict[str, float] | None = None,
     notes: dict[str, Any] | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Selector, list[dict[str, Any]]]:
     """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
-    `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at each depth."""
+    `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at
+    each depth."""
     config, source = config or SelectorConfig(), source_of(run)
-    tried: list[dict[str, Any]] = []
-    best: dict[str, Fitted] = {}
     kinds: tuple[Kind, ...] = ("ties", "quality")
-    for number, kind in enumerate(kinds):
-        choices = candidates(config, kind, source.words.shape[1]) if wide else [config]
-        best[kind], more = search(kind, choices, source, labels, shifted(progress, number, len(kinds)))
-        tried += more
+    choices = {kind: candidates(config, kind, source.words.shape[1]) if wide else [config] for kind in kinds}
+    work = [(kind, one) for kind in kinds for one in choices[kind]]
+    found, tried = search(work, source, labels, jobs, progress)
+    best: dict[str, Fitted] = {str(kind): fitted for kind, fitted in found.items()}
     used = "ties"
     if dev is not None:
         best["tuned"], better = fine_tune("ties", best["ties"], source, dev)

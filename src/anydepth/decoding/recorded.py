@@ -143,6 +143,11 @@ class RecordedSearches:
         made.bytes = self.allocated() - before
         return found
 
+    @property
+    def recordings(self) -> int:
+        """Graphs made so far: a search that has made some took longer than it will again."""
+        return self.recorder.made if self.recorder else 0
+
     def allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.recorder else 0
 
