@@ -319,7 +319,7 @@ class Run:
     def forget_recordings(self) -> None:
         """Gives back the memory of searches that will not be made again."""
         for searcher in self.searchers.values():
-            searcher.recorded.made.clear()
+            searcher.recorded.forget()
 
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
         """(B, S) padded sources and the (B,) most words that their translations may have."""

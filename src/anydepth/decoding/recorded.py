@@ -117,7 +117,15 @@ class RecordedSearches:
     def __init__(self, device: torch.device) -> None:
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
         self.device = device
-        self.recorder = Recorder() if device.type == "cuda" else None
+        self.recorder: Recorder | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""
+        self.made.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            self.recorder = Recorder()
 
     @torch.no_grad()
     def search(
@@ -137,6 +145,8 @@ class RecordedSearches:
             return self.made[key, shape].search(source, max_lengths)
         while self.made and (len(self.made) >= MOST or self.memory_is_full()):
             self.made.popitem(last=False)
+        if not self.made:
+            self.forget()
         before = self.allocated()
         made = self.made[key, shape] = RecordedSearch(make(shape), shape, marks, self.recorder)
         found = made.search(source, max_lengths)
