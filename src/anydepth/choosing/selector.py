@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from anydepth.choosing.cheap import Cheap, fit_cheap
 from anydepth.choosing.labels import Labels, deepest_of, fast_first
+from anydepth.choosing.predictor import Predictor
 from anydepth.choosing.rules import most_probable, within
 from anydepth.choosing.selector_model import Kind, SelectorConfig, SelectorNet
 from anydepth.choosing.selector_training import (
@@ -30,7 +32,6 @@ from anydepth.choosing.selector_training import (
     Source,
     candidates,
     fine_tune,
-    predict,
     search,
 )
 from anydepth.config_reader import read
@@ -74,13 +75,17 @@ class Selector:
             raise UserError("the selector knows no times: evaluate the run, then train it again, or give --times")
         return np.array([self.facts["ms"][depth] for depth in self.depths])
 
+    @cached_property
+    def predictors(self) -> dict[str, Predictor]:
+        return {name: Predictor(net) for name, net in self.nets.items()}
+
     def probabilities(self, ids: list[list[int]], net: str = "") -> Array:
         """(sentences, depths) that a depth is among the best."""
-        return predict(self.nets[net or self.used], ids).sigmoid().cpu().numpy()
+        return self.predictors[net or self.used](ids).sigmoid().cpu().numpy()
 
     def gains(self, ids: list[list[int]]) -> Array:
         """(sentences, depths) predicted chrF above that of full depth."""
-        return predict(self.nets["quality"], ids).double().cpu().numpy()
+        return self.predictors["quality"](ids).double().cpu().numpy()
 
     def choose(self, ids: list[list[int]], limit_ms: float | None = None) -> list[str]:
         """The depth of each sentence; with a limit the best predicted quality within it, on average."""
