@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -49,14 +50,20 @@ def main() -> None:
     args = parser.parse_args()
     run = anydepth.load(args.run, args.device)
     texts = [text for text in read_texts(args.source) if text.strip()][: args.sentences]
-    rows = (exactness if args.section == "exactness" else speed)(run, texts, args)
-    if args.out:
-        found = {"device": device_name(run.device), "torch": torch.__version__, "sentences": len(texts), "rows": rows}
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    found: dict[str, Any] = {
+        "device": device_name(run.device),
+        "torch": torch.__version__,
+        "sentences": len(texts),
+        "rows": [],
+    }
+    for row in (exactness if args.section == "exactness" else speed)(run, texts, args):
+        found["rows"].append(row)
+        if args.out:
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def exactness(run: Run, texts: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    precision, rows = args.precision or "float32", []
+def exactness(run: Run, texts: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    precision = args.precision or "float32"
     layers = len(run.plan(args.depth).decoder)
     drafts = args.drafts or [one for one in sorted(run.translator.decoder_depth.plans(run.key)) if one < layers]
     for batch in args.batches or [1, 4, 16]:
@@ -69,11 +76,10 @@ def exactness(run: Run, texts: list[str], args: argparse.Namespace) -> list[dict
             gaps = [gap(run, texts[place], args.depth, plain[place], found[place]) for place in different]
             row = {"batch": batch, "draft": draft, "words": words, "precision": precision, "sentences": len(texts)}
             row |= {"different": len(different), "ties": sum(each < TIE for each in gaps), "gaps": gaps}
-            rows.append(row)
             told = f"{len(different)} of {len(texts)} differ, {row['ties']} of them at ties below {TIE:g}"
             spent = time.perf_counter() - start
             print(f"{precision}, batch {batch}: {draft} layers draft {words}: {told} ({spent:.0f} s)", flush=True)
-    return rows
+            yield row
 
 
 def tokens(run: Run, texts: list[str], depth: str | None, **how: Any) -> list[list[int]]:
@@ -95,8 +101,8 @@ def gap(run: Run, text: str, depth: str | None, one: list[int], other: list[int]
     return abs(float(logits[first] - logits[second]))
 
 
-def speed(run: Run, texts: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    rows, how = [], {"precision": args.precision} if args.precision else {}
+def speed(run: Run, texts: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    how = {"precision": args.precision} if args.precision else {}
     depth = run.plan(args.depth).name
     for batch in args.batches or [1, 2, 4, 8, 16, 32, 64]:
         some = texts[: args.alone * batch]
@@ -112,11 +118,10 @@ def speed(run: Run, texts: list[str], args: argparse.Namespace) -> list[dict[str
         chosen = f"{best.draft} layers draft {best.draft_words}" if best else "off"
         row = {"batch": batch, "sentences": len(some), "chosen": chosen, "seconds": spent, "gain": gain}
         row |= {"different": sum(a != b for a, b in zip(*found.values()))}
-        rows.append(row)
         verdict = "" if gain * SLACK >= 1 and (batch > 1 or gain >= BAR) else "  MISSED"
         told = f"{1000 * spent['plain'] / len(some):.3f} ms a sentence plain, {chosen}: {gain:.3f} times as fast"
         print(f"batch {batch}: {told}, {row['different']} of {len(some)} differ{verdict}", flush=True)
-    return rows
+        yield row
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Training the selector's network: Nesterov SGD, a search over its size and its loss, fine-tuning."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -127,7 +128,7 @@ def fit(
     progress: Progress | None = None,
 ) -> Fitted:
     """Trains until the validation loss stops falling; `start` is a network to go on with."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), quick_products(source.device):
         torch.manual_seed(config.seed)
         net = fresh(kind, config, source, train) if start is None else start
         targets, truth = (tensor_of(kind, labels, source.device) for labels in (train, valid))
@@ -152,6 +153,17 @@ def fit(
                 break
     net.load_state_dict(kept)
     return Fitted(net.eval(), config, losses, measured_loss(kind, net, valid))
+
+
+@contextmanager
+def quick_products(device: torch.device) -> Iterator[None]:
+    """On a GPU in TensorFloat-32: three times as fast, and precise enough to learn with."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if device.type == "cuda" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def fine_tune(kind: Kind, fitted: Fitted, source: Source, labels: Labels) -> tuple[Fitted, bool]:
