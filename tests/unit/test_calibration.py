@@ -198,7 +198,7 @@ def test_speculation_is_on_only_where_it_pays() -> None:
     almost = replace(one, drafts=[Draft(draft=1, draft_words=2, ms=39.5)])
     assert almost.best is None
     known = calibration([], [one, replace(eight, batch=32)])
-    assert [known.speculation_at("6-6", n).batch for n in (1, 4, 8, 64)] == [1, 1, 32, 32]
+    assert [known.speculation_at("6-6", n).batch for n in (1, 2, 8, 64)] == [1, 32, 32, 32]
     assert known.speculation_at("6-1", 1) is None
 
 
