@@ -211,13 +211,21 @@ def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain
     counts = {one.draft_words: sum(map(len, times)) for one, times in measured.items()}
     assert counts[0] == counts[60] == 20
     assert 4 < counts[62] <= 20
-    assert [counts[share] for share in (80, 99, 105, 150)] == [2, 1, 1, 1]
+    assert [counts[share] for share in (80, 99, 105, 150)] == [2, 2, 2, 2]
+
+
+def test_one_bad_moment_does_not_end_a_race() -> None:
+    """The machine stops for a while when the best draft is measured for the first time."""
+    good = Setting("6-6", 1, 1, 4)
+    machine = Machine(lambda _, one: 10.0 * (0.6 if one.draft else 1.0) * (9 if machine.order.count(good) == 1 else 1))
+    (found,) = compared(measure(machine.seconds, TEXTS, [Setting("6-6", 1), good], 3))
+    assert found.best == Draft(draft=1, draft_words=4, ms=pytest.approx(0.6 * found.plain, rel=1e-3))
 
 
 def test_a_draft_that_was_given_up_has_the_ratio_it_had_until_then() -> None:
     machine = Machine(lambda tokens, setting: tokens * (2.0 if setting.draft else 1.0))
     measured = measure(machine.seconds, TEXTS, [Setting("6-6", 1), Setting("6-6", 1, 2, 4)], 3)
-    assert [len(some) for some in measured[Setting("6-6", 1, 2, 4)]] == [1, 0, 0, 0]
+    assert [len(some) for some in measured[Setting("6-6", 1, 2, 4)]] == [1, 1, 0, 0]
     (found,) = compared(measured)
     assert found.drafts == [Draft(draft=2, draft_words=4, ms=pytest.approx(2 * found.plain))]
     assert found.best is None

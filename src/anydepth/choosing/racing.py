@@ -44,7 +44,7 @@ class Race:
         logs = {draft: np.log(np.concatenate(ratios(plain, measured[draft]))) for draft in self.running}
         logs = {draft: found for draft, found in logs.items() if len(found)}
         if logs:
-            best = min(logs.values(), key=np.mean)
+            best = min(logs.values(), key=np.median)
             late = {one for one, log in logs.items() if behind(log + np.log(LEAST_GAIN)) or behind(log - best)}
             self.running = [draft for draft in self.running if draft not in late]
 
@@ -56,6 +56,9 @@ def ratios(plain: Times, draft: Times) -> list[Any]:
 
 
 def behind(logs: Any) -> bool:
-    """Whether such logarithms of ratios are above 0, and not by chance."""
+    """Whether such logarithms of ratios are above 0, and not by chance. Not by one bad moment of the machine either: the
+    lower median counts, of two the smaller."""
+    if len(logs) < 2:
+        return False
     spread = max(NOISE / 3, float(logs.std())) if len(logs) >= FEW else NOISE
-    return float(logs.mean()) > SURE * spread / len(logs) ** 0.5
+    return float(np.quantile(logs, 0.5, method="lower")) > SURE * spread / len(logs) ** 0.5
