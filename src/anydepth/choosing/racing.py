@@ -56,8 +56,8 @@ def ratios(plain: Times, draft: Times) -> list[Any]:
 
 
 def behind(logs: Any) -> bool:
-    """Whether such logarithms of ratios are above 0, and not by chance. Not by one bad moment of the machine either: the
-    lower median counts, of two the smaller."""
+    """Whether such logarithms of ratios are above 0, and not by chance; nor by one bad moment of the machine: the lower
+    median counts, of two the smaller."""
     if len(logs) < 2:
         return False
     spread = max(NOISE / 3, float(logs.std())) if len(logs) >= FEW else NOISE
