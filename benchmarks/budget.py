@@ -21,12 +21,14 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import anydepth
 from anydepth.choosing.budget import worthwhile_depths
 from anydepth.choosing.measuring import calibrate
+from anydepth.choosing.timed import timed
 from anydepth.evaluation.metrics import score
 from anydepth.texts import read_test_sets, read_texts
 
@@ -99,9 +101,8 @@ def ask(
     draw = random.Random(1)
     for number, text in enumerate([*source[:3], *source]):
         for way in draw.sample(ways, len(ways)):
-            start = clock()
-            [[best]] = run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
-            seconds = clock() - start
+            asked = {"budget_ms": way.budget_ms, "beam": beam, "batch": 1}
+            [[best]], seconds = timed(run, partial(run.translations, [text], way.depth, **asked), clock)
             if number >= 3:  # the first three sentences warm up
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)

@@ -2,22 +2,27 @@
 
     python benchmarks/decoding_speed.py runs/tied --source data/europarl-de-en/test.de.gz --out speed.json
     python benchmarks/decoding_speed.py --random --out speed.json
+    python benchmarks/decoding_speed.py --random --tokenizer tokenizer.json --source test.de.gz --compiled
 
 The rival is the run's own full depth, exported, in its best form: scaled-dot-product attention, the same number type,
-with a static cache and compiled where that works. Times are medians over interleaved repetitions, tokenization excluded
-on both sides. Also measured: a word at every decoder depth; what speculation gains at several batch sizes; how many
-sentences the number type or speculation changes; very deep multiscale encoders. `--random` takes a model of 6-6 layers
-that nobody trained and that never ends a sentence by itself: both sides say one word more than the source has.
+with a static cache and compiled where that works (all sources then padded alike, so that it compiles once; a trial that
+takes longer than `--patience` to begin is left out). Times are medians over interleaved repetitions, tokenization
+excluded on both sides. Also measured: a word at every decoder depth; what speculation gains at several batch sizes; how
+many sentences the number type or speculation changes; very deep multiscale encoders. `--random` takes a model of 6-6
+layers that nobody trained and that never ends a sentence by itself: both sides say one word more than the source has.
+Its sentences are drawn, or real ones where a tokenizer is given too.
 
 A section that fails says why, and the others go on; the file is written after each.
 """
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +50,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--source", type=Path, help="one sentence a line, also .gz")
     parser.add_argument("--random", action="store_true", help="a model and sentences that nobody needs to make")
+    parser.add_argument("--tokenizer", type=Path, help="for the random model to read --source with")
     parser.add_argument("--layers", type=int, default=6, help="of the random model, on both sides")
     parser.add_argument("--width", type=int, default=512, help="of the random model")
     parser.add_argument("--vocabulary", type=int, default=16_000, help="of the random model")
@@ -58,10 +64,12 @@ def main() -> None:
     parser.add_argument("--sections", default="step,depths,rival,precision,speculation,multiscale")
     parser.add_argument("--depths", help="of the section cpu: all, or 6-6,6-2; default: every decoder depth")
     parser.add_argument("--compiled", action="store_true", help="also the rival with a static cache, which compiles")
+    parser.add_argument("--patience", type=int, default=120, help="seconds for the first batch of a form of the rival")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if args.random == bool(args.run and args.source):
-        parser.error("give a run and --source, or --random")
+    given = args.tokenizer if args.random else args.run
+    if bool(given) != bool(args.source) or (args.random and args.run) or not (args.random or args.run):
+        parser.error("give a run and --source, or --random, perhaps with --tokenizer and --source")
     bench = Bench(args)
     result: dict[str, Any] = {"device": device_name(bench.device), "torch": torch.__version__}
     result |= {"precision": args.precision, "random": args.random, "recorded": searching.RECORD}
@@ -87,11 +95,13 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.device = args, pick_device("auto")
         if args.random:
-            self.run = random_run(args.layers, args.width, args.vocabulary, self.device)
-            sentences = random_sentences(args.sentences, args.vocabulary)
+            self.run = random_run(args.layers, args.width, args.vocabulary, self.device, args.tokenizer)
         else:
             self.run = anydepth.load(args.run)
+        if args.source:
             sentences = self.run.sources(read_texts(args.source)[: args.sentences], self.run.key)
+        else:
+            sentences = random_sentences(args.sentences, args.vocabulary)
         self.sentences = sorted(sentences, key=len, reverse=True)  # as `translate` does
 
     def some(self, count: int) -> Sentences:
@@ -177,7 +187,8 @@ class Bench:
         for name, form in self.forms():
             start = time.perf_counter()
             try:
-                generate(model, self.run, batches[:1], beam, form)
+                with at_most(self.args.patience):
+                    generate(model, self.run, batches[:1], beam, form)
                 works[name] = lambda f=form: generate(model, self.run, batches, beam, f)
             except Exception as error:
                 print(f"{name}: {type(error).__name__}: {error}"[:300])
@@ -243,11 +254,30 @@ class Bench:
         return multiscale_speed.decoding(args, self.device, multiscale_speed.models(args, self.device))
 
 
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Ends what takes longer, with a TimeoutError."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def generate(model: Any, run: Run, batches: list[Sentences], beam: int, form: dict[str, Any]) -> None:
     target = run.tokenizers.target
     with torch.no_grad():
         for batch in batches:
             rows, limits = run.prepared(batch, run.config.decoding)
+            if "cache_implementation" in form:  # the first batch is the longest
+                longest = len(batches[0][0]) + 1
+                rows = torch.nn.functional.pad(rows, (0, longest - rows.shape[1]), value=target.pad)
             rows = rows.to(run.device)
             settings = {"num_beams": beam, "do_sample": False, "max_new_tokens": int(limits.max()), **form}
             model.generate(input_ids=rows, attention_mask=(rows != target.pad).long(), **settings)

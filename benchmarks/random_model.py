@@ -1,6 +1,7 @@
 """Models that nobody trained, for benchmarks of speed: what they say is nonsense, as long as is wanted."""
 
 import random
+from pathlib import Path
 
 import tokenizers
 import torch
@@ -26,13 +27,19 @@ def never_end(model: Translator, eos: int) -> Translator:
     return model
 
 
-def random_run(layers: int, width: int, vocabulary: int, device: torch.device) -> Run:
-    """With as many layers on both sides and every depth up to them; outputs have one word more than their sources."""
+def random_tokenizer(vocabulary: int) -> Tokenizer:
     words = [*SPECIAL, *(f"w{number}" for number in range(vocabulary - len(SPECIAL)))]
     names = {name: number for number, name in enumerate(words)}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token=SPECIAL[-1]))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = Tokenizer(inner.to_str())
+    return Tokenizer(inner.to_str())
+
+
+def random_run(layers: int, width: int, vocabulary: int, device: torch.device, file: Path | None = None) -> Run:
+    """With as many layers on both sides and every depth up to them; outputs have one word more than their sources. The
+    words are those of a tokenizer's file, if one is given."""
+    tokenizer = Tokenizer(file.read_text(encoding="utf-8")) if file else random_tokenizer(vocabulary)
+    vocabulary = len(tokenizer)
     stack = f'{{layers = {layers}, depth = {{type = "prefix"}}}}'
     config = loads(
         f"""

@@ -2,4 +2,5 @@
 
 from anydepth.cli import main
 
-main()
+if __name__ == "__main__":  # not in the processes that a command starts
+    main()

@@ -311,6 +311,16 @@ class Run:
             self.searchers[precision] = Searcher(model, Marks(target.bos, target.eos, target.pad), self.record)
         return self.searchers[precision]
 
+    @property
+    def recordings(self) -> int:
+        """CUDA graphs that searches have made so far."""
+        return sum(searcher.recorded.recordings for searcher in self.searchers.values())
+
+    def forget_recordings(self) -> None:
+        """Gives back the memory of searches that will not be made again."""
+        for searcher in self.searchers.values():
+            searcher.recorded.forget()
+
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
         """(B, S) padded sources and the (B,) most words that their translations may have."""
         padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad)

@@ -5,16 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import Cli
 
 import anydepth
 from anydepth.choosing.labels import label, read_labels, seen_in_training
-from anydepth.choosing.selector import load_selector, save, train_selector
+from anydepth.choosing.selector import load_selector, save, source_of, train_selector
 from anydepth.choosing.selector_model import SelectorConfig
+from anydepth.choosing.selector_training import search
+from anydepth.choosing.side_by_side import label_side_by_side
 from anydepth.config import loads
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.reading import Skips, read_pairs
@@ -71,6 +75,24 @@ def test_killed_and_resumed_labels_are_the_same_files(run: Run, folder: Path, tm
     for depth in DEPTHS:
         for file in (f"outputs/{depth}.txt.gz", f"chrf/{depth}.npz"):
             assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes()
+
+
+def test_processes_side_by_side_leave_the_same_files(run: Run, folder: Path, tmp_path: Path) -> None:
+    files = folder / "text.en", folder / "text.de"
+    alone = label(run, *files, tmp_path / "alone", beam=1, block=BLOCK)
+    told: list[tuple[int, int]] = []
+    show = {"progress": lambda *both: told.append(both)}
+    label_side_by_side(run, *files, tmp_path / "both", 2, beam=1, block=BLOCK, **show)
+    assert told == [(done, 4) for done in (1, 2, 3, 4)]
+    for depth in DEPTHS:
+        for file in (f"outputs/{depth}.txt.gz", f"chrf/{depth}.npz"):
+            assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "both" / file).read_bytes()
+    work = [("ties", TINY), ("quality", TINY), ("ties", replace(TINY, layers=2))]
+    one, two = (search(work, source_of(run), alone, jobs) for jobs in (1, 2))
+    assert one[1] == two[1]
+    for kind, fitted in one[0].items():
+        weights = two[0][kind].net.state_dict()
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in fitted.net.state_dict().items())
 
 
 def test_labels_are_the_chrf_of_each_sentence(run: Run, folder: Path, tmp_path: Path) -> None:

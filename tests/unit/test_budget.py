@@ -245,6 +245,10 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     assert seen.pop()[0] is False
     assert run.translate(TEXTS, beam=1, speculate=True, batch=8, draft_words=2) == expected
     assert seen.pop() == (True, 1, 2, 5)
+    calibrated(run, made=calibration(times(SPEEDS), tried[:1]))
+    with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 no batch of more than 1 was calibrated"):
+        assert run.translate(TEXTS, beam=1, speculate=True, batch=8) == expected
+    assert seen.pop()[0] is False
 
 
 def test_depths_that_a_smaller_one_equals_are_not_worth_a_measurement(run: Run) -> None:

@@ -24,6 +24,7 @@ from anydepth.choosing.calibration import (
     read_calibrations,
 )
 from anydepth.choosing.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.choosing.timed import timed
 from anydepth.errors import UserError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
@@ -36,13 +37,12 @@ class Machine:
     def __init__(self, milliseconds: Callable[[int, Setting], float]) -> None:
         self.milliseconds, self.now, self.order = milliseconds, 0.0, list[Setting]()
 
-    def clock(self) -> float:
-        return self.now
-
-    def decode(self, texts: list[str], setting: Setting) -> None:
+    def seconds(self, texts: list[str], setting: Setting) -> float:
         assert len(texts) == setting.batch
         self.order.append(setting)
-        self.now += self.milliseconds(max(map(len, texts)), setting) / 1000
+        spent = self.milliseconds(max(map(len, texts)), setting) / 1000
+        self.now += spent
+        return spent
 
 
 def timing(depth: str = "6-6", batch: int = 1, base: float = 1.0, slope: float = 0.5, ratio: float = 1.0) -> Timing:
@@ -58,31 +58,69 @@ def calibration(timings: list[Timing], speculation: list[Speculation] | None = N
 def test_a_machine_that_takes_a_line_is_found_out() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1), Setting("6-6", 8)]
     layers = {"1-1": 1, "6-6": 6}
-    machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.25 * tokens)
-    measured = measure(machine.decode, TEXTS, settings, 5, machine.clock)
+    machine = Machine(lambda tokens, setting: setting.batch + layers[setting.depth] * 0.125 * tokens)
+    measured = measure(machine.seconds, TEXTS, settings, 5)
     for setting in settings:
         found = fitted(setting.depth, setting.batch, measured[setting])
         assert found.base == pytest.approx(setting.batch, abs=1e-3)
-        assert found.slope == pytest.approx(layers[setting.depth] * 0.25, abs=1e-4)
+        assert found.slope == pytest.approx(layers[setting.depth] * 0.125, abs=1e-4)
         assert found.error < 1e-4
         assert found.ratios == pytest.approx([1] * 5 * LENGTHS, abs=1e-3)
         assert [length.measurements for length in found.lengths] == [5] * LENGTHS
 
 
-def test_the_first_round_warms_up_and_rounds_are_interleaved() -> None:
+def test_a_batch_of_each_setting_warms_up_and_lengths_are_interleaved() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
-    machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) * LENGTHS else 1.0)
-    measured = measure(machine.decode, TEXTS, settings, 3, machine.clock)
+    machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) else 1.0)
+    measured = measure(machine.seconds, TEXTS, settings, 3)
     assert {round(ms, 6) for groups in measured.values() for some in groups for _, ms in some} == {1.0}
-    size = len(settings) * LENGTHS
-    for start in range(0, len(machine.order), size):
-        assert sorted(machine.order[start : start + size]) == sorted(settings * LENGTHS)
+    assert len(machine.order) == len(settings) * (1 + 3 * LENGTHS)
+    for start in range(0, len(machine.order), len(settings)):
+        assert sorted(machine.order[start : start + len(settings)]) == settings
+
+
+def test_what_is_recorded_at_first_sight_is_timed_at_the_second() -> None:
+    run, now = anydepth.load(GOLDEN, device="cpu"), [0.0]
+    run.translate(["May"], beam=1)
+    (searcher,) = run.searchers.values()
+
+    class Counting:
+        made = 7
+
+    searcher.recorded.recorder = Counting()
+
+    def work() -> str:
+        now[0] += 1.0 if Counting.made == 9 else 50.0
+        Counting.made = min(9, Counting.made + 1)
+        return "done"
+
+    assert timed(run, work, lambda: now[0]) == ("done", 1.0)
+    assert now == [101.0]
+
+
+def test_what_takes_long_is_measured_less_often() -> None:
+    machine = Machine(lambda tokens, setting: 4.0 * tokens * setting.batch)
+    settings = [Setting("6-6", 1), Setting("6-6", 8)]
+    draw = np.random.default_rng(3)
+    noisy = Machine(lambda *given: machine.milliseconds(*given) * float(draw.lognormal(0, 0.3)))
+    alone, eight = measure(noisy.seconds, TEXTS, settings, 12).values()
+    assert [len(some) for some in eight] == [3 if some is not eight[0] else len(some) for some in eight]
+    assert len(alone[0]) == 12 > len(alone[2]) >= len(alone[3]) >= 3
+
+
+def test_what_is_known_well_is_not_measured_again() -> None:
+    draw = np.random.default_rng(3)
+    spread = {"1-1": 0.01, "6-6": 0.5}
+    machine = Machine(lambda tokens, setting: (2 + 0.3 * tokens) * float(draw.lognormal(0, spread[setting.depth])))
+    sure, unsure = measure(machine.seconds, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 12).values()
+    assert [len(some) for some in sure] == [5] * LENGTHS
+    assert [len(some) for some in unsure] == [12] * LENGTHS
 
 
 def test_all_settings_see_the_same_sentences_of_a_round() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
     machine = Machine(lambda tokens, setting: 1.0)
-    first, second = measure(machine.decode, TEXTS, settings, 4, machine.clock).values()
+    first, second = measure(machine.seconds, TEXTS, settings, 4).values()
     first, second = ([[tokens for tokens, _ in some] for some in groups] for groups in (first, second))
     assert first == second
     assert len(set(first[0])) > 1
@@ -99,7 +137,7 @@ def test_19_of_20_new_sentences_take_no_longer_than_predicted() -> None:
     late = []
     for _ in range(200):
         machine = Machine(lambda tokens, _: (2 + 0.3 * tokens) * float(draw.lognormal(0, 0.3)))
-        measured = measure(machine.decode, TEXTS, [Setting("6-6", 1)], 8, machine.clock)
+        measured = measure(machine.seconds, TEXTS, [Setting("6-6", 1)], 8)
         found = fitted("6-6", 1, measured[Setting("6-6", 1)])
         fresh = [(one.tokens, machine.milliseconds(one.tokens, Setting("6-6", 1))) for one in TEXTS]
         late.append(np.mean([ms > found.safe(tokens) for tokens, ms in fresh]))
@@ -154,14 +192,61 @@ def test_speculation_is_on_only_where_it_pays() -> None:
     machine = Machine(lambda _, setting: seconds[setting.draft] * (1 if setting.batch == 1 else 1 + setting.draft))
     settings = [Setting("6-6", batch, draft, 2 * draft) for batch in (1, 8) for draft in (0, 1, 2)]
     settings.append(Setting("1-1", 1))
-    one, eight = compared(measure(machine.decode, TEXTS, settings, 3, machine.clock))
+    one, eight = compared(measure(machine.seconds, TEXTS, settings, 3))
     assert one.best == Draft(draft=1, draft_words=2, ms=pytest.approx(4 * 5.0))
     assert (one.plain, one.depth, eight.best) == (pytest.approx(40), "6-6", None)
     almost = replace(one, drafts=[Draft(draft=1, draft_words=2, ms=39.5)])
     assert almost.best is None
     known = calibration([], [one, replace(eight, batch=32)])
-    assert [known.speculation_at("6-6", n).batch for n in (1, 4, 8, 64)] == [1, 1, 32, 32]
+    assert [known.speculation_at("6-6", n).batch for n in (1, 2, 8, 64)] == [1, 32, 32, 32]
     assert known.speculation_at("6-1", 1) is None
+
+
+def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain_search() -> None:
+    """Words drafted are how many times as long a draft takes, in per cent."""
+    draw = np.random.default_rng(1)
+    machine = Machine(lambda _, setting: (setting.draft_words or 100) / 10 * float(draw.lognormal(0, 0.02)))
+    settings = [Setting("6-6", 1), *(Setting("6-6", 1, 1, share) for share in (60, 62, 80, 99, 105, 150))]
+    measured = measure(machine.seconds, TEXTS, settings, 5)
+    counts = {one.draft_words: sum(map(len, times)) for one, times in measured.items()}
+    assert counts[0] == counts[60] == 20
+    assert 4 < counts[62] <= 20
+    assert [counts[share] for share in (80, 99, 105, 150)] == [2, 2, 2, 2]
+
+
+def test_one_bad_moment_does_not_end_a_race() -> None:
+    """The machine stops for a while when the best draft is measured for the first time."""
+    good = Setting("6-6", 1, 1, 4)
+    machine = Machine(lambda _, one: 10.0 * (0.6 if one.draft else 1.0) * (9 if machine.order.count(good) == 1 else 1))
+    (found,) = compared(measure(machine.seconds, TEXTS, [Setting("6-6", 1), good], 3))
+    assert found.best == Draft(draft=1, draft_words=4, ms=pytest.approx(0.6 * found.plain, rel=1e-3))
+
+
+def test_a_draft_that_was_given_up_has_the_ratio_it_had_until_then() -> None:
+    machine = Machine(lambda tokens, setting: tokens * (2.0 if setting.draft else 1.0))
+    measured = measure(machine.seconds, TEXTS, [Setting("6-6", 1), Setting("6-6", 1, 2, 4)], 3)
+    assert [len(some) for some in measured[Setting("6-6", 1, 2, 4)]] == [1, 1, 0, 0]
+    (found,) = compared(measured)
+    assert found.drafts == [Draft(draft=2, draft_words=4, ms=pytest.approx(2 * found.plain))]
+    assert found.best is None
+
+
+def test_drafts_race_anew_at_every_batch_size() -> None:
+    """Good at batch 1, bad at batch 8."""
+    machine = Machine(lambda _, setting: setting.batch * (0.5 if setting.batch == 1 else 2.0) ** (setting.draft > 0))
+    settings = [Setting("6-6", batch, draft, draft) for batch in (1, 8) for draft in (0, 1)]
+    one, eight = compared(measure(machine.seconds, TEXTS, settings, 3))
+    assert (one.best, eight.best) == (Draft(draft=1, draft_words=1, ms=pytest.approx(one.plain / 2)), None)
+
+
+def test_progress_is_the_share_of_the_time() -> None:
+    draw = np.random.default_rng(3)
+    machine = Machine(lambda tokens, setting: tokens * setting.batch * float(draw.lognormal(0, 0.3)))
+    settings = [Setting("6-6", batch, draft, 2) for batch in (1, 8) for draft in (0, 1)]
+    at: list[tuple[float, int]] = []
+    measure(machine.seconds, TEXTS, settings, 12, progress=lambda done, total: at.append((machine.now, done)))
+    assert at[-1][1] == 100
+    assert max(abs(100 * now / machine.now - done) for now, done in at[len(at) // 10 :]) < 15
 
 
 def test_the_file_keeps_other_machines(tmp_path: Path) -> None:
@@ -213,7 +298,8 @@ def test_a_real_run_is_measured() -> None:
     lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
     assert made.tokens == [length for length in lengths for _ in range(5)]
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
-    assert shown[-1] == (len(shown), len(shown)) == (40, 40)
+    assert shown[-1] == (100, 100)
+    assert shown == sorted(shown)
     assert calibrate(run, texts, ["2-1"], batches=[1], beam=2, rounds=1).speculation == []
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate(run, ["", " "])

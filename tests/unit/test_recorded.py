@@ -53,6 +53,17 @@ def test_beyond_the_places_that_a_step_looks_at_first(name: str) -> None:
     assert list(made.steps) == [16, 32, 64, made.inner.room]
 
 
+def test_what_was_forgotten_is_recorded_again() -> None:
+    model = talkative_translator(PrefixConfig())
+    searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([5])
+    first, second = (searcher.replay(source, limits, model.plan(), "", SEARCHES["greedy"]) for _ in range(2))
+    assert len(searcher.recorded.made) == 1
+    searcher.recorded.forget()
+    assert not searcher.recorded.made
+    third = searcher.replay(source, limits, model.plan(), "", SEARCHES["greedy"])
+    assert [each[0][0].tokens for each in (first, second, third)] == [first[0][0].tokens] * 3
+
+
 def test_the_shape_not_used_for_longest_makes_room() -> None:
     model = talkative_translator(PrefixConfig())
     searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([1])

@@ -13,6 +13,7 @@ from anydepth.choosing.cheap import fit_cheap
 from anydepth.choosing.judgement import Table, compare, hull
 from anydepth.choosing.labels import Labels, deepest_of, fast_first
 from anydepth.choosing.oracle import SAME
+from anydepth.choosing.predictor import Predictor
 from anydepth.choosing.rules import at_price, most_probable, price_within, within
 from anydepth.choosing.selector import CHEAP, Selector, parse_limit
 from anydepth.choosing.selector_model import SelectorConfig, SelectorNet, prior_weights, soft_f, ties_loss
@@ -154,7 +155,7 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def learnt(source: Source) -> dict[str, Fitted]:
     labels = rule_labels(600, "word")
-    return {kind: search(kind, [SMALL], source, labels)[0] for kind in ("ties", "quality")}
+    return search([("ties", SMALL), ("quality", SMALL)], source, labels)[0]
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +218,8 @@ def test_fine_tuning_that_does_harm_changes_nothing(source: Source, learnt: dict
 
 def test_the_search_takes_the_lowest_common_loss(source: Source) -> None:
     broken = SelectorConfig(layers=1, heads=2, width=16, ffn=16, epochs=1, learning_rate=1e-9, batch=64)
-    best, tried = search("ties", [broken, SMALL], source, rule_labels(300, "word"))
+    found, tried = search([("ties", broken), ("ties", SMALL)], source, rule_labels(300, "word"))
+    best = found["ties"]
     assert best.config == SMALL
     assert [one["learning_rate"] for one in tried] == [1e-9, 0.1]
     assert tried[1]["loss"] == best.yardstick < tried[0]["loss"]
@@ -317,3 +319,12 @@ def test_files_of_the_page(tmp_path: Path, selector: Selector) -> None:
     assert "at 1-1" in distribution(again)
     assert "budget-aware" in tradeoff(again)
     assert read_judgement(tmp_path / "nothing") is None
+
+
+def test_sentences_in_fixed_places_are_read_as_ever(learnt: dict[str, Fitted]) -> None:
+    predictor = Predictor(learnt["ties"].net)
+    draw = np.random.default_rng(7)
+    for sizes in ([3], [15, 2, 7], [1, 1, 1, 1], [4], [16, 1, 9, 3, 2]):  # what was there before does not show
+        ids = [draw.integers(0, 30, size).tolist() for size in sizes]
+        assert torch.allclose(predictor.replay(ids), predict(learnt["ties"].net, ids), atol=1e-5)
+    assert set(predictor.made) == {(1, 16), (4, 16), (8, 21)}

@@ -70,7 +70,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A setting of speculation and its time: the sum of the medians over all lengths."""
+    """A setting of speculation and its time, over all lengths together."""
 
     draft: int
     draft_words: int
@@ -99,6 +99,7 @@ class Calibration:
     made: str
     """The date."""
     rounds: int
+    """Measurements of a length at most."""
     tokens: list[int]
     """How long sources are: of 20 sentences out of as many equal parts, shortest first."""
     timings: list[Timing]
@@ -154,9 +155,10 @@ class Calibration:
         return bisect_right(nearest.ratios, ratio) / len(nearest.ratios)
 
     def speculation_at(self, depth: str, sentences: int) -> Speculation | None:
-        """At the nearest batch size, if this depth was measured."""
-        known = [one for one in self.speculation if one.depth == depth]
-        return min(known, key=lambda one: abs(math.log(one.batch / sentences)), default=None)
+        """At the next larger batch size that was measured, or else the largest, if this depth was: drafts gain less the
+        more sentences there are."""
+        known = sorted((one for one in self.speculation if one.depth == depth), key=lambda one: one.batch)
+        return next((one for one in known if one.batch >= sentences), known[-1] if known else None)
 
 
 # ---- from measurements

@@ -9,6 +9,7 @@ from anydepth.choosing.judgement import Judgement, judge
 from anydepth.choosing.labels import decode_depths, read_labels, seen_in_training
 from anydepth.choosing.selector import Selector, load_selector, save, train_selector
 from anydepth.choosing.selector_model import SelectorConfig
+from anydepth.choosing.side_by_side import label_side_by_side
 from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.errors import UserError
@@ -48,16 +49,24 @@ def make_selector(
     beam: int | None = None,
     batch: int | None = None,
     block: int = BLOCK,
+    jobs: int = 1,
 ) -> Selector | None:
     """Labels the pairs, trains a selector on them and keeps it in the folder; nothing comes back to the other processes
-    of torchrun, which only label. `dev` are pairs to fine-tune on."""
+    of torchrun, which only label. `dev` are pairs to fine-tune on; `jobs` processes label, and train networks."""
     config, ms = read(SelectorConfig, {}, settings, "selector"), read_times(run, times)
     parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
     files = {name: keep_pairs(part, folder / name) for name, part in parts.items()}
+    how: dict[str, Any] = {"beam": beam, "batch": batch, "block": block}
     with stay(str(run.device)) as ranks:
-        for name, (source, _) in files.items():
+        if jobs > 1 and ranks.world > 1:
+            raise UserError("--jobs: not under torchrun, whose processes share the work already")
+        for name, (source, reference) in files.items():
+            if jobs > 1:
+                with show(f"labelling {name}", "depths") as progress:
+                    label_side_by_side(run, source, reference, folder / name, jobs, progress=progress, **how)
+                continue
             with show(f"decoding {name}", "sentences") as progress:
-                decode_depths(run, source, folder / name, beam=beam, batch=batch, block=block, progress=progress)
+                decode_depths(run, source, folder / name, progress=progress, **how)
     if not ranks.first:
         return None
     each = {}
@@ -67,9 +76,9 @@ def make_selector(
     labels = each["labels"]
     share, seen = seen_in_training(run.config, labels.texts)
     notes = {"seen": seen} | ({} if share is None else {"seen_share": share})
-    with show("training the selector", "epochs") as progress:
+    with show("training the selector", "epochs" if jobs == 1 else "networks") as progress:
         selector, tried = train_selector(
-            run, labels, config, wide=wide, dev=each.get("dev"), ms=ms, notes=notes, progress=progress
+            run, labels, config, wide=wide, dev=each.get("dev"), ms=ms, notes=notes, jobs=jobs, progress=progress
         )
     save(selector, folder, tried)
     return selector

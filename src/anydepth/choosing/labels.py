@@ -10,6 +10,7 @@ sentence by sentence. In the folder of the labels:
 import gzip
 import hashlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -84,17 +85,18 @@ def decode_depths(
     run: Run,
     source: Path,
     folder: Path,
+    depths: Sequence[str] = (),
     *,
     beam: int | None = None,
     batch: int | None = None,
     block: int = BLOCK,
     progress: Progress | None = None,
 ) -> None:
-    """Decodes a file, plain or .gz, at every depth. After a kill call it again: finished blocks of lines are kept. The
-    processes of torchrun share the work. `progress` counts sentences times depths."""
-    depths = fast_first(run.depths())
-    if len(depths) < 2:
-        raise UserError(f"{run.folder or 'this run'} has one depth, {depths[0]}: nothing to choose from")
+    """Decodes a file, plain or .gz, at these depths, or every one. After a kill call it again: finished blocks of lines
+    are kept. The processes of torchrun share the work. `progress` counts sentences times depths."""
+    if len(run.depths()) < 2:
+        raise UserError(f"{run.folder or 'this run'} has one depth, {run.depths()[0]}: nothing to choose from")
+    depths = depths or fast_first(run.depths())
     outputs = folder / "outputs"
     outputs.mkdir(parents=True, exist_ok=True)
     with stay(str(run.device)):

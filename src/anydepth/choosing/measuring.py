@@ -1,5 +1,5 @@
 """Timing a run at many depths: real sentences, short and long, every setting in turn so that all share the moods of the
-machine."""
+machine. What takes long is measured less often, and drafts that lose are given up (course.py, racing.py)."""
 
 import random
 import time
@@ -8,31 +8,23 @@ from datetime import date
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitted, origin_of
+from anydepth.choosing.course import Course, Progress
+from anydepth.choosing.racing import Setting, Times, ratios
+from anydepth.choosing.timed import timed
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth
 
 if TYPE_CHECKING:
     from anydepth.run import Run
 
-Progress = Callable[[int, int], None]
-"""Called with the number of measurements done and their total."""
-
 BATCHES = (1, 8, 32)
 DRAFT_WORDS = (2, 4, 6)
 LENGTHS = 4
 ROUNDS, QUICK_ROUNDS = 12, 5
-"""Measurements of a setting at each length: with five there are 20, just enough for the slowest of 20."""
-
-
-class Setting(NamedTuple):
-    """One way to decode."""
-
-    depth: str
-    batch: int
-    draft: int = 0
-    """0: plain search."""
-    draft_words: int = 0
+"""Measurements of a setting at each length, at most: with five there are 20, just enough for the slowest of 20."""
 
 
 class Text(NamedTuple):
@@ -40,9 +32,9 @@ class Text(NamedTuple):
     tokens: int
 
 
-Decode = Callable[[list[str], Setting], object]
-Measured = dict[Setting, list[list[tuple[float, float]]]]
-"""(tokens, milliseconds) of every measurement, by length."""
+Seconds = Callable[[list[str], Setting], float]
+"""Decodes texts in a way and says how long it took."""
+Measured = dict[Setting, Times]
 
 
 def calibrate(
@@ -69,13 +61,13 @@ def calibrate(
     if beam == 1 and run.engine_name == "native":
         settings += drafts(run, max(depths, key=lambda depth: sum(parse_depth(depth))), batches)
 
-    def decode(some: list[str], setting: Setting) -> object:
+    def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
         if setting.draft:
             how |= {"draft": setting.draft, "draft_words": setting.draft_words}
-        return run.outputs(some, setting.depth, speculate=setting.draft > 0, **how)
+        return timed(run, lambda: run.outputs(some, setting.depth, speculate=setting.draft > 0, **how), clock)[1]
 
-    measured = measure(decode, measured_texts, settings, rounds, clock, progress)
+    measured = measure(seconds, measured_texts, settings, rounds, progress=progress)
     plain = {setting: some for setting, some in measured.items() if not setting.draft}
     run.guides.clear()  # what they have read is no longer true
     return Calibration(
@@ -110,36 +102,38 @@ def drafts(run: "Run", depth: str, batches: Sequence[int]) -> Iterator[Setting]:
 
 
 def measure(
-    decode: Decode,
+    seconds: Seconds,
     texts: Sequence[Text],
     settings: Sequence[Setting],
     rounds: int,
-    clock: Callable[[], float],
+    *,
+    sparing: bool = True,
     progress: Progress | None = None,
 ) -> Measured:
-    """All settings in every round, in an order drawn anew, on sentences that are the same for all; the first round
-    warms up and does not count."""
+    """Rounds over the lengths; at each, settings come in an order drawn anew, with sentences that are the same for all
+    of a batch size. Before, a short batch of each depth warms up. `sparing`: not more often than needed (`Course`)."""
     draw = random.Random(1)
     groups = [texts[k * len(texts) // LENGTHS : (k + 1) * len(texts) // LENGTHS] for k in range(LENGTHS)]
     groups = [group for group in groups if group]
-    measured: Measured = {setting: [[] for _ in groups] for setting in settings}
-    total = (rounds + 1) * len(settings) * len(groups)
-    done = 0
-    for number in range(rounds + 1):
-        starts = [draw.random() for _ in groups]
-        order = [(setting, place) for setting in settings for place in range(len(groups))]
-        draw.shuffle(order)
-        for setting, place in order:
-            some = neighbours(groups[place], setting.batch, starts[place])
-            start = clock()
-            decode([one.text for one in some], setting)
-            seconds = clock() - start
-            if number:
-                measured[setting][place].append((max(one.tokens for one in some), 1000 * seconds))
-            done += 1
-            if progress:
-                progress(done, total)
-    return measured
+    course = Course(settings, [group[len(group) // 2].tokens for group in groups], rounds, sparing, progress)
+
+    def milliseconds(setting: Setting, some: list[Text]) -> float:
+        return 1000 * seconds([one.text for one in some], setting)
+
+    for setting in course.plain:
+        course.expect(setting, milliseconds(setting, neighbours(groups[0], setting.batch, 0.5)))
+    for number in range(rounds):
+        places = list(range(len(groups)))
+        if number:  # in the first, short sentences come first: they tell enough about most drafts
+            draw.shuffle(places)
+        for place in places:
+            start, todo = draw.random(), course.todo(number, place)
+            for setting in draw.sample(todo, len(todo)):
+                some = neighbours(groups[place], setting.batch, start)
+                course.add(setting, place, max(one.tokens for one in some), milliseconds(setting, some))
+            course.race()
+        course.settle()
+    return course.measured
 
 
 def neighbours(group: Sequence[Text], count: int, start: float) -> list[Text]:
@@ -150,15 +144,22 @@ def neighbours(group: Sequence[Text], count: int, start: float) -> list[Text]:
 
 def compared(measured: Measured) -> list[Speculation]:
     """For every batch size that was also decoded with drafts: how long plain search and each draft took."""
-    sums = {setting: sum(median(ms for _, ms in some) for some in groups) for setting, groups in measured.items()}
-    plain = {setting: ms for setting, ms in sums.items() if not setting.draft}
     found = []
-    for setting, ms in plain.items():
+    for setting in (one for one in measured if not one.draft):
+        medians = [median(ms for _, ms in some) for some in measured[setting]]
         tried = [
-            Draft(draft=other.draft, draft_words=other.draft_words, ms=round(its, 4))
-            for other, its in sums.items()
-            if other.draft and other[:2] == setting[:2]
+            Draft(draft=draft.draft, draft_words=draft.draft_words, ms=round(drafted_ms(medians, by_length), 4))
+            for draft, by_length in ((one, ratios(measured[setting], measured[one])) for one in measured)
+            if draft.drafts_for(setting)
         ]
         if tried:
-            found.append(Speculation(depth=setting.depth, batch=setting.batch, plain=round(ms, 4), drafts=tried))
+            plain = round(sum(medians), 4)
+            found.append(Speculation(depth=setting.depth, batch=setting.batch, plain=plain, drafts=tried))
     return found
+
+
+def drafted_ms(plain: list[float], by_length: list[Any]) -> float:
+    """What all lengths take with drafts: plain times, multiplied by ratios seen with the same batches, at the same
+    length or, where drafts were given up before, at others."""
+    anywhere = np.concatenate(by_length)
+    return sum(ms * float(np.median(some if len(some) else anywhere)) for ms, some in zip(plain, by_length))

@@ -86,19 +86,19 @@ def fastest(count: int, tokens: int, chosen: Chosen) -> str:
 
 
 def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, guide: Guide) -> DecodingConfig:
-    """With the drafts that calibration found best for so many sentences, or without any where it found none to pay.
-    Without calibration of this depth the settings stay as they are."""
+    """With the drafts that calibration found best for so many sentences, or without any where it found none to pay or
+    never saw so many. Without calibration of this depth the settings stay as they are."""
     depth = guide.run.plan(depth, guide.key).name
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
         return decoding
-    if found.best is None:
-        warnings.warn(
-            f"speculation is off: at depth {depth} and batch {found.batch} plain search was as fast when calibrated",
-            stacklevel=2,
-        )
-        return replace(decoding, speculate=False)
-    return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
+    if found.best and sentences <= found.batch:
+        return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
+    where = f"at depth {depth} and batch {found.batch} plain search was as fast when calibrated"
+    if sentences > found.batch:
+        where = f"at depth {depth} no batch of more than {found.batch} was calibrated"
+    warnings.warn(f"speculation is off: {where}", stacklevel=2)
+    return replace(decoding, speculate=False)
 
 
 def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from anydepth.choosing.cheap import Cheap, fit_cheap
 from anydepth.choosing.labels import Labels, deepest_of, fast_first
+from anydepth.choosing.predictor import Predictor
 from anydepth.choosing.rules import most_probable, within
 from anydepth.choosing.selector_model import Kind, SelectorConfig, SelectorNet
 from anydepth.choosing.selector_training import (
@@ -30,9 +32,7 @@ from anydepth.choosing.selector_training import (
     Source,
     candidates,
     fine_tune,
-    predict,
     search,
-    shifted,
 )
 from anydepth.config_reader import read
 from anydepth.errors import UserError
@@ -75,13 +75,17 @@ class Selector:
             raise UserError("the selector knows no times: evaluate the run, then train it again, or give --times")
         return np.array([self.facts["ms"][depth] for depth in self.depths])
 
+    @cached_property
+    def predictors(self) -> dict[str, Predictor]:
+        return {name: Predictor(net) for name, net in self.nets.items()}
+
     def probabilities(self, ids: list[list[int]], net: str = "") -> Array:
         """(sentences, depths) that a depth is among the best."""
-        return predict(self.nets[net or self.used], ids).sigmoid().cpu().numpy()
+        return self.predictors[net or self.used](ids).sigmoid().cpu().numpy()
 
     def gains(self, ids: list[list[int]]) -> Array:
         """(sentences, depths) predicted chrF above that of full depth."""
-        return predict(self.nets["quality"], ids).double().cpu().numpy()
+        return self.predictors["quality"](ids).double().cpu().numpy()
 
     def choose(self, ids: list[list[int]], limit_ms: float | None = None) -> list[str]:
         """The depth of each sentence; with a limit the best predicted quality within it, on average."""
@@ -112,18 +116,18 @@ def train_selector(
     dev: Labels | None = None,
     ms: dict[str, float] | None = None,
     notes: dict[str, Any] | None = None,
+    jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Selector, list[dict[str, Any]]]:
     """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
-    `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at each depth."""
+    `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at
+    each depth."""
     config, source = config or SelectorConfig(), source_of(run)
-    tried: list[dict[str, Any]] = []
-    best: dict[str, Fitted] = {}
     kinds: tuple[Kind, ...] = ("ties", "quality")
-    for number, kind in enumerate(kinds):
-        choices = candidates(config, kind, source.words.shape[1]) if wide else [config]
-        best[kind], more = search(kind, choices, source, labels, shifted(progress, number, len(kinds)))
-        tried += more
+    choices = {kind: candidates(config, kind, source.words.shape[1]) if wide else [config] for kind in kinds}
+    work = [(kind, one) for kind in kinds for one in choices[kind]]
+    found, tried = search(work, source, labels, jobs, progress)
+    best: dict[str, Fitted] = {str(kind): fitted for kind, fitted in found.items()}
     used = "ties"
     if dev is not None:
         best["tuned"], better = fine_tune("ties", best["ties"], source, dev)

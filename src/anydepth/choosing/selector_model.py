@@ -102,15 +102,21 @@ class SelectorNet(nn.Module):
 
     def forward(self, ids: list[list[int]]) -> Tensor:
         """Sentences → (B, depths): log-odds, or points of chrF above full depth."""
-        lengths = torch.tensor([len(tokens) for tokens in ids], device=self.shift.device)
+        source, lengths = self.padded(ids)
+        return self.read(source.to(self.shift.device), lengths.to(self.shift.device))
+
+    def padded(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """(B, T) words, with the one more, and (B,) how many there are without it; on the host."""
         rows = [torch.tensor([*tokens, self.mark]) for tokens in ids]
-        source = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.shift.device)
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(tokens) for tokens in ids])
+
+    def read(self, source: Tensor, lengths: Tensor) -> Tensor:
         places = torch.arange(source.shape[1], device=source.device)[None]
         real = (places <= lengths[:, None])[:, None, None, :]
         x = self.project(self.source(source, places))
         for state in self.encoder.states(x, self.plan, None, Padded(real)):
             x = state
-        last = x[torch.arange(len(ids), device=x.device), lengths]
+        last = x[torch.arange(len(x), device=x.device), lengths]
         return self.shift + self.scale * self.output(self.norm(last))
 
 

@@ -1,6 +1,7 @@
 """Training the selector's network: Nesterov SGD, a search over its size and its loss, fine-tuning."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -68,23 +69,37 @@ def split(labels: Labels, share: float, seed: int) -> tuple[Labels, Labels]:
 
 
 def search(
-    kind: Kind,
-    candidates: Sequence[SelectorConfig],
+    work: Sequence[tuple[Kind, SelectorConfig]],
     source: Source,
     labels: Labels,
+    jobs: int = 1,
     progress: Progress | None = None,
-) -> tuple[Fitted, list[dict[str, Any]]]:
-    """The candidate with the best validation loss, and the figures of all; each learns from the same sentences."""
-    best, tried = None, []
-    for number, config in enumerate(candidates):
-        train, valid = split(labels, config.validation, config.seed)
-        fitted = fit(kind, config, source, train, valid, progress=shifted(progress, number, len(candidates)))
+) -> tuple[dict[Kind, Fitted], list[dict[str, Any]]]:
+    """The candidate of each kind with the best validation loss, and the figures of all; each learns from the same
+    sentences. `jobs` of them are trained at a time."""
+    best: dict[Kind, Fitted] = {}
+    tried: list[dict[str, Any]] = []
+    for (kind, config), fitted in zip(work, fit_each(work, source, labels, jobs, progress)):
         tried.append({"kind": kind, "loss": fitted.yardstick, "losses": fitted.losses, **asdict(config)})
-        if best is None or fitted.yardstick < best.yardstick:
-            best = fitted
-    if best is None:
-        raise UserError("selector: no candidate's heads divide the width")
+        if kind not in best or fitted.yardstick < best[kind].yardstick:
+            best[kind] = fitted
     return best, tried
+
+
+def fit_each(
+    work: Sequence[tuple[Kind, SelectorConfig]], source: Source, labels: Labels, jobs: int, progress: Progress | None
+) -> Iterator[Fitted]:
+    if jobs == 1:
+        for number, (kind, config) in enumerate(work):
+            train, valid = split(labels, config.validation, config.seed)
+            yield fit(kind, config, source, train, valid, progress=shifted(progress, number, len(work)))
+        return
+    from anydepth.choosing.side_by_side import fit_side_by_side
+
+    for number, fitted in enumerate(fit_side_by_side(work, source, labels, jobs)):
+        yield fitted
+        if progress:
+            progress(number + 1, len(work))
 
 
 def shifted(progress: Progress | None, number: int, parts: int) -> Progress | None:
@@ -95,6 +110,8 @@ def candidates(base: SelectorConfig, kind: Kind, width: int) -> list[SelectorCon
     """The default search around some settings: of a regression its size alone, α, β and λ being those of the ties."""
     width = base.width or width
     sized = [replace(base, layers=layers, heads=heads) for layers, heads in SIZES if width % heads == 0]
+    if not sized:
+        raise UserError(f"selector: no candidate's heads divide the width {width}")
     if kind == "quality":
         return sized
     losses = list(product(ALPHAS, BETAS, BALANCES))
@@ -111,7 +128,7 @@ def fit(
     progress: Progress | None = None,
 ) -> Fitted:
     """Trains until the validation loss stops falling; `start` is a network to go on with."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), quick_products(source.device):
         torch.manual_seed(config.seed)
         net = fresh(kind, config, source, train) if start is None else start
         targets, truth = (tensor_of(kind, labels, source.device) for labels in (train, valid))
@@ -136,6 +153,17 @@ def fit(
                 break
     net.load_state_dict(kept)
     return Fitted(net.eval(), config, losses, measured_loss(kind, net, valid))
+
+
+@contextmanager
+def quick_products(device: torch.device) -> Iterator[None]:
+    """On a GPU in TensorFloat-32: three times as fast, and precise enough to learn with."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if device.type == "cuda" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def fine_tune(kind: Kind, fitted: Fitted, source: Source, labels: Labels) -> tuple[Fitted, bool]:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anydepth.choosing.measuring import Setting, measure, readable
+from anydepth.choosing.timed import timed
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.differences import LEVEL, enough_samples
@@ -200,11 +200,12 @@ def quality(
 def latencies(opened: dict[str, Export], source: list[str], beam: int, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of single sentences, short and long, all exports in turn."""
 
-    def decode(texts: list[str], setting: Setting) -> object:
-        return opened[setting.depth].outputs(texts, beam=beam, batch=1)
+    def seconds(texts: list[str], setting: Setting) -> float:
+        export = opened[setting.depth]
+        return timed(export.run, lambda: export.outputs(texts, beam=beam, batch=1))[1]
 
     settings, texts = [Setting(depth, 1) for depth in opened], readable(next(iter(opened.values())).run, source)
-    measured = measure(decode, texts, settings, rounds, time.perf_counter)
+    measured = measure(seconds, texts, settings, rounds, sparing=False)
     return {setting.depth: [ms for some in groups for _, ms in some] for setting, groups in measured.items()}
 
 

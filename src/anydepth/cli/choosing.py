@@ -48,7 +48,7 @@ def calibrate(
     texts = read_calibration_texts(run, source, language)
     loaded = load_for(engine, run, device, (), language)
     sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
-    with progress_for("calibrating", "measurements") as show:
+    with progress_for("calibrating", "%") as show:
         made = calibrate(
             loaded,
             texts,
@@ -113,6 +113,9 @@ def selector(
         list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the selector; may be repeated.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Its folder. Default: RUN/selector.")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes that decode, score and train side by side, on the same GPU if any.")
+    ] = 1,
     beam: Beam = None,
     batch: Batch = None,
     language: Language = None,
@@ -137,6 +140,7 @@ def selector(
     pairs = read_test_set(run, source, reference, language=language, on="train", sentences=sentences)
     dev = read_test_set(run, language=language, on="dev") if fine_tune else None
     how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch}
+    how |= {"jobs": jobs}
     if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
         print(f"The selector is in {folder}: {made.facts['seen']}.")
         print(f"Next: anydepth selector {run} --evaluate, anydepth translate {run} --depth selector")

@@ -18,8 +18,9 @@ from anydepth.decoding.decoder import Hypothesis, Marks
 from anydepth.decoding.in_place import Search
 from anydepth.nn.recorder import Recorder, power_of_two
 
-MOST = 64
-"""Shapes kept recorded at a time; the one not used for longest makes room."""
+MOST = 256
+"""Shapes kept recorded at a time, so many that a dozen depths find theirs again; the one not used for longest makes
+room."""
 MOST_OF_MEMORY = 0.25
 """And as much of a GPU's memory as they may take together."""
 FEWEST = 16
@@ -116,7 +117,15 @@ class RecordedSearches:
     def __init__(self, device: torch.device) -> None:
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
         self.device = device
-        self.recorder = Recorder() if device.type == "cuda" else None
+        self.recorder: Recorder | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""
+        self.made.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            self.recorder = Recorder()
 
     @torch.no_grad()
     def search(
@@ -136,11 +145,18 @@ class RecordedSearches:
             return self.made[key, shape].search(source, max_lengths)
         while self.made and (len(self.made) >= MOST or self.memory_is_full()):
             self.made.popitem(last=False)
+        if not self.made:
+            self.forget()
         before = self.allocated()
         made = self.made[key, shape] = RecordedSearch(make(shape), shape, marks, self.recorder)
         found = made.search(source, max_lengths)
         made.bytes = self.allocated() - before
         return found
+
+    @property
+    def recordings(self) -> int:
+        """Graphs made so far: a search that has made some took longer than it will again."""
+        return self.recorder.made if self.recorder else 0
 
     def allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.recorder else 0

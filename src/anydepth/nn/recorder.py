@@ -11,10 +11,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+        self.made = 0
+        """Graphs so far."""
 
     def record(self, work: Callable[[], object]) -> Callable[[], object]:
         """Does the work, and gives what does it again."""
-        graph = torch.cuda.CUDAGraph()
+        graph, self.made = torch.cuda.CUDAGraph(), self.made + 1
         # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
         with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
             self.stream.wait_stream(torch.cuda.current_stream())
