@@ -57,9 +57,9 @@ def evaluate(
         for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a {kind} takes --data")
-        own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
-        corpora = [own] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
+        own = (Text if kind == "masked-lm" else Labelled)(path=str(data), key=loaded.key)
+        corpora = [own] if data else corpora_for_test(run, changes, language)
         rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
         grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
     else:
