@@ -9,12 +9,13 @@ from conftest import random_batch, tiny_translator
 
 from anydepth.config import loads
 from anydepth.data.collate import Batch
-from anydepth.depth.latent import LatentConfig
+from anydepth.depth.latent import LatentConfig, draw_gates
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.objectives import FairseqLatentConfig, LatentObjectiveConfig
 from anydepth.objectives.latent import LatentStack, bernoulli_kl, latent_stacks
 from anydepth.objectives.single import single
+from anydepth.plan import Noise
 from anydepth.training.distributed import Ranks
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
@@ -111,6 +112,27 @@ def test_kl_gradients(prior: str) -> None:
     prior_of = {"uniform": 0.5, "beta": 0.2, "aggregated": 0.7}[prior]
     logits = torch.randn(3, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda alpha: bernoulli_kl(alpha, torch.full((5,), prior_of).double()), logits)
+
+
+@pytest.mark.parametrize("distance", ["absolute", "squared"])
+@pytest.mark.parametrize("prior", ["uniform", "beta"])
+def test_gradients_of_the_terms(prior: Any, distance: Any) -> None:
+    """From the logits of three languages through the gates drawn for two batches. The aggregated posterior is held
+    constant, which is tested above."""
+    objective = LatentObjectiveConfig(
+        beta=0.7, prior=prior, prior_a=3, depth_weight=0.4, encoder_layers=1, decoder_layers=3, distance=distance
+    )
+    drawn = torch.randn(2, 3, 4, dtype=torch.double, generator=generator(3))
+    noise = Noise(drawn, torch.tensor(0.8), torch.tensor(0.0))
+
+    def terms(*logits: torch.Tensor) -> torch.Tensor:
+        names = ("encoder", "decoder")
+        stacks = [LatentStack(name, a, [0, 2], draw_gates(a, noise)) for name, a in zip(names, logits)]
+        return torch.stack([term.value for term in objective.terms(stacks, 1)])
+
+    logits = [torch.randn(3, 4, dtype=torch.double, generator=generator(seed), requires_grad=True) for seed in (1, 2)]
+    assert len(terms(*logits)) == 3
+    assert torch.autograd.gradcheck(terms, logits)
 
 
 # ---- the public code's
