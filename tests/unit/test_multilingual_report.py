@@ -14,6 +14,7 @@ from test_report import Outline
 from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
+from anydepth.evaluation import plots
 from anydepth.evaluation.comparison import compare
 from anydepth.evaluation.layer_pictures import jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
@@ -189,3 +190,16 @@ def test_how_alike_languages_choose(page: str, both: str) -> None:
         for (first, second), value in alike.items():
             common, either = layers[first] & layers[second], layers[first] | layers[second]
             assert value == pytest.approx(len(common) / len(either), abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("norms", "marks"),
+    [
+        ((0.015, 0.15), ["0.02", "0.05", "0.1"]),
+        ((0.0008, 3.0), ["0.001", "0.01", "0.1", "1"]),
+    ],
+)
+def test_norms_can_be_read_off_a_logarithmic_axis(norms: tuple[float, float], marks: list[str]) -> None:
+    svg = plots.curves([plots.Line("", [10, 20], norms, "#123456", False)], "gradient norm", log=True)
+    written = re.findall(r">([\d.]+)</text>", svg)
+    assert [text for text in written if float(text) < 5] == marks
