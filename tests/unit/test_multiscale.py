@@ -101,6 +101,14 @@ def test_an_encoder_layer_by_its_equation() -> None:
     assert torch.allclose(found, g * a_h + (1 - g) * a_c + x, atol=1e-12)
 
 
+def test_all_norms_have_the_epsilon_of_the_settings() -> None:
+    layer = LayerConfig(width=16, ffn=24, heads=2, norm_epsilon=0.1)
+    model = Translator(TranslatorConfig(layer=layer, bridge=MultiscaleConfig(), embedding_norm=True), 23, 23, PAD)
+    norms = {name: part.eps for name, part in model.named_modules() if isinstance(part, nn.LayerNorm)}
+    assert len(norms) == 2 + 6 * (2 + 3) + 6 * 3 + 3  # embeddings, layers of both stacks; blocks, contexts and the end
+    assert set(norms.values()) == {0.1}
+
+
 # ---- its limits
 
 

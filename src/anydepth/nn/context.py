@@ -39,9 +39,9 @@ class NormedCrossAttention(CrossAttention):
     could as well be part of the projection behind it.
     """
 
-    def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float, epsilon: float) -> None:
         super().__init__(width, heads, bias, dropout)
-        self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width) for _ in range(3))
+        self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width, epsilon) for _ in range(3))
 
     def queries(self, x: Tensor) -> Tensor:
         weight, bias = behind(self.query_norm, self.query.weight, self.query.bias)

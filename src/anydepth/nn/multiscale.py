@@ -91,7 +91,8 @@ class Multiscale(nn.Module):
         self.ends = tuple(accumulate(sizes))
         cells = {"gru": GruCell, "ffn": FeedForwardCell}
         self.cell = cells[config.context](layer) if config.context != "none" else None
-        self.context_norm = FinalNorm(layer.width) if "decoder" in config.fusion_in else None
+        decoder_reads = "decoder" in config.fusion_in
+        self.context_norm = FinalNorm(layer.width, layer.norm_epsilon) if decoder_reads else None
 
     def reads(self, plans: Plans) -> Plan:
         """The encoder steps that the decoder's plan depends on: those up to its highest block."""
