@@ -215,7 +215,7 @@ def batches() -> list[Batch]:
 
 
 def make_step(model: Translator, **settings: Any) -> tuple[Step, Watched]:
-    training = TrainingConfig(objective=OBJECTIVE, label_smoothing=0.0, **settings)
+    training = TrainingConfig(label_smoothing=0.0, **{"objective": OBJECTIVE} | settings)
     optimizers = Watched(model, training.optimizer, training.depth_optimizer)
     return Step(model, optimizers, training, 5, CPU, corpus_tokens=1000), optimizers
 
@@ -242,6 +242,19 @@ def test_a_step_has_the_gradients_of_the_whole_loss() -> None:
             assert name.endswith("logits.1")
         else:
             assert torch.allclose(found, right, atol=1e-7), name
+
+
+@pytest.mark.parametrize("scale", ["token", "step", "corpus"])
+def test_a_term_counts_as_often_as_its_scale_says(scale: Any) -> None:
+    """All layers have probability 1/2 at first, and 3/4 under the prior: 0.143841 for each of 3 + 3."""
+    objective = LatentObjectiveConfig(beta=7, kl_scale=scale, prior="beta", prior_a=3, prior_b=1)
+    step, _ = make_step(tiny_translator(DEPTH, layers=3).train(), objective=objective)
+    for policy in step.model.policies.values():
+        for row in policy.parameters():
+            torch.nn.init.zeros_(row)
+    sums = step(1, batches())
+    often = {"token": 1, "step": int(sums.tokens), "corpus": 1000}[scale]
+    assert float((sums.loss - sums.nll) / sums.tokens) == pytest.approx(7 * 6 * 0.143841 / often, rel=1e-3)
 
 
 def test_the_logits_move_once_in_every_inner_loop() -> None:

@@ -1,12 +1,15 @@
 """Reports of runs with several languages, learned depth and logged gradients."""
 
+import base64
 import io
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from synthetic_runs import used_by, write_multilingual_run, write_run
 from test_report import Outline
@@ -16,7 +19,7 @@ from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
 from anydepth.evaluation import plots
 from anydepth.evaluation.comparison import compare
-from anydepth.evaluation.layer_pictures import jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
+from anydepth.evaluation.layer_pictures import COLUMNS, jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
 from anydepth.evaluation.report import write_report
 from anydepth.evaluation.terminal import print_comparison
@@ -175,6 +178,34 @@ def test_layers_on_an_axis() -> None:
     assert layer_ticks(100) == [1, 20, 40, 60, 80, 100]
     svg = over_steps([10, 20, 90], [[1.0, None], [2.0, 1.0], [3.0, 1.0]], "something", span=(0, 3))
     assert 'aria-label="something"' in svg
+
+
+def pictured(svg: str) -> np.ndarray:
+    """(layers, columns) how bright a picture over steps is, its lowest row first."""
+    image = re.search(r'<image [^>]*base64,([^"]+)"[^>]*matrix\(\S+ 0 0 (-?)', svg)
+    assert image is not None
+    with Image.open(io.BytesIO(base64.b64decode(image[1]))) as opened:
+        rows = np.asarray(opened.convert("L"), dtype=float)
+    return rows if image[2] else rows[::-1]  # upside down in the file, and turned by the page
+
+
+def test_layers_go_up_and_steps_to_the_right() -> None:
+    values = [[0.0, 0.5, 1.0], [0.0, 0.5, 1.0], [1.0, 0.5, 0.0]]
+    rows = pictured(over_steps([10, 20, 40], values, "something", span=(0, 1)))
+    assert rows.shape == (3, COLUMNS)
+    first, last = rows[:, 0], rows[:, -1]
+    assert first[0] < first[1] < first[2]
+    assert last[0] > last[1] > last[2]
+    changed = np.flatnonzero(rows[0] != first[0])
+    assert changed[0] == pytest.approx(0.75 * COLUMNS, abs=1)  # 30, half-way between the last two of 40 steps
+
+
+def test_every_language_has_the_picture_of_its_own_gates(page: str) -> None:
+    for number, language in enumerate(("de", "fr", "nl")):
+        svg = section(page, "layers").split(f'decoder, {language}: expected gates over steps"')[1].split("</svg>")[0]
+        brightness = pictured(svg)[:, -1]
+        used = np.isin(np.arange(LAYERS), used_by(number, LAYERS))
+        assert brightness[used].min() > brightness[~used].max()
 
 
 def test_how_alike_languages_choose(page: str, both: str) -> None:
