@@ -79,8 +79,11 @@ def test_learned_layers_are_told(page: str) -> None:
     shown = section(page, "layers")
     for number, language in enumerate(("de", "fr", "nl")):
         for layer in range(LAYERS):
-            used = "used" if layer in used_by(number, LAYERS) else "left out"
-            assert f"<title>{language}, layer {layer + 1}: {used}" in shown
+            used = layer in used_by(number, LAYERS)
+            title = f"<title>{language}, layer {layer + 1}: {'used' if used else 'left out'}"
+            assert title in shown
+            tile = shown.split(title)[1].split("/>")[0]
+            assert ("fill: var(--accent)" in tile, "fill: none" in tile) == (used, not used)
     assert "6 of 9 layers on average; 9 are used by some language" in shown
     assert "layer 1: used by 33% of the languages" in shown
     assert shown.count("<image") == 4  # the mean and each language
