@@ -132,12 +132,12 @@ def difficulty(
 @app.command()
 def attention(
     run: RunFolder,
-    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A sentence to translate; may be repeated.")],
+    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A text to translate or summarize; may be repeated.")],
     depth: Depth = None,
     language: Language = None,
     device: Device = "auto",
 ) -> None:
-    """Show in the report where the words of a translation look."""
+    """Show in the report where the words of a translation, or of a summary, look."""
     from anydepth.evaluation.attention import write_attention
     from anydepth.evaluation.report import write_report
     from anydepth.run import load
