@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_run
 
-from anydepth.evaluation.depth_curves import by_depth, depth_curves, families
+from anydepth.evaluation.depth_curves import by_depth, depth_curves, families, name_of
 from anydepth.evaluation.records import Record, read_records
 from anydepth.evaluation.report import write_report
 
@@ -44,6 +44,12 @@ def test_lines_join_runs_that_differ_in_depth_alone(runs: Path) -> None:
         ["decayed_18"],
         ["flexible"],
     ]
+
+
+def test_a_line_is_named_after_its_runs(runs: Path) -> None:
+    found = families(records(runs, "plain_6", "plain_12", "decayed_18", "msc_6", "msc_18", "flexible"))
+    assert [name_of(family) for family in found] == ["plain", "decayed_18", "msc", "flexible"]
+    assert name_of(read_records([f"a={runs / 'plain_6'}", f"b={runs / 'plain_12'}"])) == "a …"
 
 
 def test_other_texts_are_other_lines(runs: Path, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 Fig. 2)."""
 
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import itemgetter
 from typing import Literal
 
 from anydepth.evaluation.cells import Cell, depth_name, layers
-from anydepth.evaluation.figures import INK, MUTED, PAPER, SERIES, as_svg, empty_figure, number, styled
+from anydepth.evaluation.figures import INK, PAPER, SERIES, as_svg, empty_figure, number, styled
 from anydepth.evaluation.records import Record
 
 Stack = Literal["encoder", "decoder"]
@@ -25,24 +27,33 @@ def depth_curves(records: Sequence[Record], metric: str, label: str) -> list[str
 
 @styled
 def picture(records: Sequence[Record], stack: Stack, metric: str, label: str) -> str:
-    """A dot for every depth, in the colour of its run. Lines join the depths of a run, or runs of a kind."""
-    figure, axes = empty_figure(560, 300)
-    for family in families(records):
-        points = sorted((cell[stack], cell[metric]) for one in family for cell in by_depth(one, stack))
-        color = SERIES[records.index(family[0]) % len(SERIES)] if len(family) == 1 else MUTED
-        axes.plot(*zip(*points), color=color, linewidth=1.4, zorder=2)
+    """A dot for every depth, and a line through those of a family."""
+    found = families(records)
+    figure, axes = empty_figure(620, max(300, 30 + 19 * len(found)))  # the legend has a row for each
     titles = {}
-    for place, one in enumerate(records):
-        cells = by_depth(one, stack)
-        for point, cell in enumerate(cells):
-            dot = axes.scatter(cell[stack], cell[metric], s=40, color=SERIES[place % len(SERIES)], zorder=3)
-            dot.set(linewidth=1, edgecolor=PAPER, label="" if point else one.name)
-            dot.set_gid(f"depth-{place}-{point}")
-            titles[f"depth-{place}-{point}"] = f"{one.name} {depth_name(cell)}: {number(cell[metric])} {label}"
+    for place, family in enumerate(found):
+        color, name = SERIES[place % len(SERIES)], name_of(family)
+        cells = [(cell[stack], one.name, cell) for one in family for cell in by_depth(one, stack)]
+        cells.sort(key=itemgetter(0))
+        xs, ys = [depth for depth, _, _ in cells], [cell[metric] for _, _, cell in cells]
+        axes.plot(xs, ys, color=color, linewidth=1.6, marker="o", markersize=6, markeredgecolor=PAPER, label=name)
+        for point, (depth, run, cell) in enumerate(cells):
+            gid = f"depth-{place}-{point}"
+            axes.scatter(depth, cell[metric], s=90, alpha=0).set_gid(gid)  # something to point at
+            titles[gid] = f"{run} {depth_name(cell)}: {number(cell[metric])} {label}"
     axes.set(xlabel=f"{stack} layers", ylabel=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1), handletextpad=0.2)
+    axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1.4)
     return as_svg(figure, f"{label} against {stack} layers", titles)
+
+
+def name_of(family: Sequence[Record]) -> str:
+    """A run's name, or what the names of several begin with."""
+    names = [one.name for one in family]
+    if len(names) == 1:
+        return names[0]
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names))
+    return "".join(letter for letter, *_ in alike).rstrip("_- 0123456789") or f"{names[0]} …"
 
 
 def by_depth(record: Record, stack: Stack) -> list[Cell]:
