@@ -12,6 +12,7 @@ from torch import nn
 from anydepth.config import Config, load
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tags_of
 from anydepth.depth import Latent
+from anydepth.depth.latent import UNDECIDED
 from anydepth.encoder_models import Classifier, EncoderModel, MaskedLM, Model
 from anydepth.errors import UserError
 from anydepth.languages import known_languages
@@ -219,7 +220,8 @@ def latent_in_words(description: dict[str, Any]) -> list[str]:
     for stack, learnt in description.get("latent", {}).items():
         undecided = {name: runs_of(row["undecided"]) for name, row in learnt["rows"].items() if row["undecided"]}
         doubts = "; ".join(f"{name} {layers}".strip() for name, layers in undecided.items()) or "none"
-        lines.append(f"{stack}: effective depth {learnt['effective_depth']:g}, undecided layers (|α| < 0.1): {doubts}")
+        depth = f"{round(learnt['effective_depth'], 3):g}"
+        lines.append(f"{stack}: effective depth {depth}, undecided layers (|α| < {UNDECIDED}): {doubts}")
     return lines
 
 

@@ -192,8 +192,9 @@ class Translator(Planned):
         target = source if config.tie == "all" else word_vectors(target_vocabulary, layer.width)
         output = word_vectors(target_vocabulary, layer.width) if config.tie == "none" else target
         embed = (config.positions, config.max_positions, config.embedding_norm, layer.dropout)
-        self.source = Embedding(source, *embed)
-        self.target = Embedding(target, *embed)
+        self.source, self.target = (
+            Embedding(side, *embed, norm_epsilon=layer.norm_epsilon) for side in (source, target)
+        )
         fusion = config.bridge.fusion_in
         self.encoder = Stack(layer, config.encoder.layers, False, config.encoder.mix, fusion.get("encoder"))
         self.decoder = Stack(layer, config.decoder.layers, True, config.decoder.mix, fusion.get("decoder"))

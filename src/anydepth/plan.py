@@ -85,7 +85,7 @@ class Plans(NamedTuple):
         return depth_name(len(self.encoder), len(self.decoder))
 
 
-def depth_name(encoder: int, decoder: int = 0) -> str:
+def depth_name(encoder: float, decoder: float = 0) -> str:
     """6-2, or 6 where there is no decoder."""
     return f"{encoder}-{decoder}" if decoder else f"{encoder}"
 

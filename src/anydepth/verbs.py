@@ -162,11 +162,10 @@ def fill_encoder_grid(
     from anydepth.evaluation.accuracy import evaluate_labels
     from anydepth.evaluation.perplexity import evaluate_text
 
-    asked = depths or run.depths()
     if isinstance(run.model, Classifier):
         given: dict[str, Any] = {"batch": batch, "exits": exits, "notes": notes, "progress": progress}
-        return evaluate_labels(run, corpora, asked, out=folder, **given)
-    return evaluate_text(run, corpora, asked, out=folder, notes=notes, progress=progress)
+        return evaluate_labels(run, corpora, depths or run.depths(), out=folder, **given)
+    return evaluate_text(run, corpora, depths, out=folder, notes=notes, progress=progress)
 
 
 def evaluate_run(

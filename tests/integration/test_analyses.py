@@ -1,15 +1,17 @@
 """Easy and difficult sentences, attention maps, gradients of very deep encoders: from the command line to the page."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import Cli
+from conftest import Cli, random_batch, tiny_translator
 from tiny_training import recipe
 
+from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.attention import Seen, attention_map, read_attention
 from anydepth.evaluation.difficulty import cut, judge, last_checkpoints, read_difficulty
@@ -17,6 +19,7 @@ from anydepth.evaluation.metrics import score
 from anydepth.nn.attention import CrossAttention, Padded
 from anydepth.run import load
 from anydepth.texts import read_test_set
+from anydepth.training.gradients import layer_norms, read_norms
 
 PLAIN = ['model.encoder.depth={type="full"}', 'model.decoder.depth={type="full"}', "training.average=1"]
 BLOCKS = ['model.bridge={type="multiscale"}', "model.encoder.layers=4"]
@@ -117,6 +120,21 @@ def test_a_map_has_a_row_for_every_word_of_the_translation(runs: dict[str, Path]
     assert bool(found.context) == (name == "deep")
 
 
+@pytest.mark.parametrize("name", ["plain", "deep"])
+def test_a_map_is_of_the_top_layer(runs: dict[str, Path], name: str) -> None:
+    """Queries of 0 look everywhere alike; below the top they do not show."""
+    run = load(runs[name], "cpu")
+    for number, alike in ((0, False), (-1, True)):
+        layer = run.translator.decoder.layers[number]
+        for attention in [layer.cross, *([layer.context.attention] if layer.context else [])]:
+            torch.nn.init.zeros_(attention.query.weight)
+            torch.nn.init.zeros_(attention.query.bias)
+        found = attention_map(run, "one three")
+        for weights in [found.memory, *([found.context] if name == "deep" else [])]:
+            everywhere = [pytest.approx([1 / len(found.source)] * len(found.source), abs=1e-4)] * len(weights)
+            assert (weights == everywhere) == alike
+
+
 def test_attention_is_on_the_page(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:
     code, printed, said = cli(
         "attention", runs["deep"], "--text", "one two", "--text", "three <four>", "--depth", "4-2"
@@ -132,6 +150,18 @@ def test_attention_is_on_the_page(runs: dict[str, Path], tmp_path: Path, cli: Cl
 
 
 # ---- gradients
+
+
+def test_the_norm_of_a_layer_is_that_of_all_its_gradients() -> None:
+    model = tiny_translator(PrefixConfig(), layers=3)
+    model(random_batch([(3, 3), (5, 2)]), model.plan("3-2")).square().sum().backward()
+    found = {stack: read_norms(norms) for stack, norms in layer_norms(model).items()}
+    for stack, norms in found.items():
+        for layer, norm in zip(getattr(model, stack).layers, norms, strict=True):
+            gradients = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+            expected = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+            assert norm == (pytest.approx(expected, rel=1e-5) if gradients else None)
+    assert [norm is None for norm in found["decoder"]] == [False, False, True]
 
 
 def test_gradients_of_every_encoder_layer_are_logged(runs: dict[str, Path]) -> None:

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from tiny_training import Crash, config, crash, metrics, outcome, recipe, when
 
 from anydepth.config import Config
+from anydepth.data.store import Store
 from anydepth.training.loop import train
 
 LATENT = (
@@ -53,3 +54,13 @@ def test_the_journal_follows_the_logits(finished: Path) -> None:
     last = load_file(finished / "checkpoints" / "step-00000012" / "model.safetensors")
     assert lines[-1]["logits"] == {"": last["decoder_depth.logits.0"].tolist()}
     assert lines[0]["logits"] != lines[-2]["logits"]
+
+
+def test_a_term_for_the_whole_corpus_is_shared_by_its_words(folder: Path, tmp_path: Path) -> None:
+    """Of 2 + 2 layers, each with probability 1/2 at first and 3/4 under the prior."""
+    objective = "{type='latent', beta=1000.0, kl_scale='corpus', prior='beta', prior_a=3.0}"
+    changes = (f"training.objective={objective}", "training.steps=1", "training.label_smoothing=0.0")
+    run = train(config(folder, *LATENT[:2], *changes), tmp_path / "run", quiet=True)
+    words = sum(Store(path).target_tokens for path in (run / "data").glob("train-*"))
+    (first,) = (line for line in metrics(run) if line["kind"] == "train")
+    assert first["loss"] - first["nll"] == pytest.approx(1000 * 4 * 0.143841 / words, rel=1e-3)

@@ -4,11 +4,13 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import Cli
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain.planning import planned
@@ -274,21 +276,71 @@ def test_sizes_are_those_of_the_paper(layers: int, millions: float, printed: int
     assert latent - counted == layers  # a logit for each
 
 
-def test_the_built_in_recipe_trains(tmp_path: Path, cli: Cli) -> None:
+@pytest.fixture(scope="module")
+def three_languages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in recipe, very small, with layers chosen for each language."""
     small = [
         f"data.{split}.{n}.size={size}" for split, size in (("train", 60), ("dev", 20), ("test", 20)) for n in range(3)
     ]
     small += ["training.steps=4", "model.layer.width=16", "model.layer.ffn=16", "batching.tokens=256"]
     small += ["training.optimizer.learning_rate=1e-2", "tokenizer.vocabulary=400"]
-    settings = [part for setting in small for part in ("--set", setting)]
-    run = tmp_path / "run"
-    code, _, _ = cli("train", RECIPES / "mlm-builtin.toml", "--out", run, *settings)
-    assert code == 0
-    assert cli("evaluate", run, "--language", "fi")[0] == 0
-    code, _, _ = cli("export", run, "--to", "anydepth", "--language", "fi", "--out", tmp_path / "fi")
-    assert code == 0
-    assert cli("evaluate", tmp_path / "fi")[0] == 0
-    cells = [json.loads((folder / "grid.json").read_text())["cells"] for folder in (run, tmp_path / "fi")]
-    assert cells[0][0]["loss"] == cells[1][0]["loss"]
-    logits = load_file(run / "model.safetensors")
-    assert sum(name.startswith("encoder_depth.logits") for name in logits) == 3
+    run = train(load(RECIPES / "mlm-builtin.toml", small), tmp_path_factory.mktemp("runs") / "three", quiet=True)
+    weights = load_file(run / "model.safetensors")
+    rows = {"en": (1, 2, 4), "de": (2, 5), "fi": (4,)}
+    for number, chosen in enumerate(rows.values()):
+        weights[f"encoder_depth.logits.{number}"] = torch.tensor([1.0 if n in chosen else -1.0 for n in range(1, 7)])
+    with safe_open(run / "model.safetensors", "pt") as opened:
+        notes = opened.metadata()
+    save_file(weights, run / "model.safetensors", notes)
+    return run
+
+
+def cells_of(folder: Path) -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads((folder / "grid.json").read_text())["cells"]
+    return cells
+
+
+def test_every_language_is_measured_with_its_own_layers(three_languages: Path, tmp_path: Path, cli: Cli) -> None:
+    run = three_languages
+    code, printed, err = cli("evaluate", run)
+    assert (code, err) == (0, "")
+    (cell,) = cells_of(run)
+    assert (cell["encoder"], cell["layers"]) == (2, {"en": 3, "de": 2, "fi": 1})
+    model = load_run(run, "cpu").model
+    whole, layer = (sum(p.numel() for p in part.parameters()) for part in (model, model.encoder.layers[0]))
+    assert cell["parameters"] == whole - 2 * layer  # nobody uses 3 and 6
+    page = (run / "report.html").read_text()
+    for language, perplexity in cell["languages"].items():
+        alone = tmp_path / language
+        assert cli("evaluate", run, "--language", language, "--out", alone)[0] == 0
+        (own,) = cells_of(alone)
+        assert (own["encoder"], own["perplexity"]) == (cell["layers"][language], perplexity)
+        assert f"{language} {cell['layers'][language]} {perplexity:.3f}" in " ".join(printed.split())
+        assert f'<th scope="row">{language}</th><td>{perplexity:.3f}</td>' in page
+        small = tmp_path / f"small-{language}"
+        assert cli("export", run, "--to", "anydepth", "--language", language, "--out", small)[0] == 0
+        assert cli("evaluate", small)[0] == 0
+        assert cells_of(small)[0]["loss"] == own["loss"]
+        assert len(load_run(small, "cpu").model.encoder.layers) == own["encoder"]
+    union = tmp_path / "union"
+    assert cli("export", run, "--to", "anydepth", "--language", "all", "--out", union)[0] == 0
+    assert cli("evaluate", union)[0] == 0
+    assert cells_of(union)[0]["languages"] == cell["languages"]
+    assert len(load_run(union, "cpu").model.encoder.layers) == 4
+    # soft gates run every layer in every language
+    soft = ("--set", "model.encoder.depth.inference=soft", "--out", tmp_path / "soft")
+    assert cli("evaluate", run, *soft)[0] == 0
+    (other,) = cells_of(tmp_path / "soft")
+    assert (other["encoder"], "layers" in other) == (6, False)
+
+
+def test_given_text_is_read_in_the_language_given(three_languages: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "text").write_text("on Monday at nine\nfive or six of them\n" * 8)
+    arguments = ("evaluate", three_languages, "--data", tmp_path / "text", "--out", tmp_path / "here")
+    layers = []
+    for language in ("en", "de", "en"):
+        assert cli(*arguments, "--language", language)[0] == 0
+        layers += [cell["encoder"] for cell in cells_of(tmp_path / "here")]
+    assert layers == [3, 2, 3]  # what was measured in another language is not taken for this one's
+    code, _, err = cli(*arguments)
+    assert (code, "say which is meant" in err) == (2, True)

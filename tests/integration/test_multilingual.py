@@ -1,6 +1,7 @@
 """Several languages in one network with latent depth, through the command line."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,19 @@ def test_the_model_of_one_language_translates_as_the_large_one(
     assert small.key == language
     assert len(small.model.encoder.layers) == len(large.plan().encoder)
     assert len(small.model.decoder.layers) == len(large.plan().decoder)
-    assert tokens(small) == tokens(large)
+    assert exactly(small) == exactly(large)
     with pytest.raises(UserError, match="unknown to this run"):
         small.in_language("fi")
 
 
 def tokens(run: Any) -> list[list[int]]:
     return [best.tokens for (best,) in run.translations(TEXTS, n_best=1)]
+
+
+def exactly(run: Any) -> list[Any]:
+    """Words and their log-probabilities to the last bit, found by beam search and given."""
+    found = [(best.tokens, best.log_probability) for (best,) in run.translations(TEXTS, n_best=1, beam=3)]
+    return [*found, *run.score(TEXTS, TEXTS)]
 
 
 def test_the_model_of_all_languages_has_the_layers_of_any(run: Path, tmp_path: Path, cli: Cli) -> None:
@@ -213,21 +220,55 @@ def test_the_model_of_all_languages_has_the_layers_of_any(run: Path, tmp_path: P
     assert (len(union.model.encoder.layers), len(union.model.decoder.layers)) == (2, 2)
     for language in ("en-de", "en-fr", "de-fr"):
         assert union.in_language(language).plan().name == large.in_language(language).plan().name
-        assert tokens(union.in_language(language)) == tokens(large.in_language(language))
+        assert exactly(union.in_language(language)) == exactly(large.in_language(language))
+
+
+def in_mode(run: Path, mode: str, language: str) -> Run:
+    """The run with other gates at inference."""
+    modes = [f"model.{stack}.depth.inference={mode}" for stack in ("encoder", "decoder")]
+    return anydepth.load(run, "cpu", settings=modes).in_language(language)
+
+
+@pytest.mark.parametrize(
+    ("language", "encoder", "decoder"), [("en-de", (0, 2), (0, 3)), ("en-fr", (0, 2), (0,)), ("de-fr", (0,), (3,))]
+)
+def test_translating_computes_the_layers_of_the_language_and_no_others(
+    run: Path, language: str, encoder: tuple[int, ...], decoder: tuple[int, ...]
+) -> None:
+    loaded, calls = anydepth.load(run, "cpu").in_language(language), Counter[tuple[str, int]]()
+    model = loaded.searcher(loaded.config.decoding.precision).model
+    for name in ("encoder", "decoder"):
+        for number, layer in enumerate(getattr(model, name).layers):
+            layer.register_forward_hook(lambda *_, which=(name, number): calls.update([which]))
+    ((best,),) = loaded.translations(TEXTS[:1], n_best=1, beam=2, max_length=5, min_length=4)
+    assert len(best.tokens) >= 4
+    words = max(calls.values())
+    assert words in (5, 6)  # perhaps the end
+    once = {("encoder", layer): 1 for layer in encoder}
+    assert calls == once | {("decoder", layer): words for layer in decoder}
+
+
+@pytest.mark.parametrize("mode", ["hard", "soft", "sample"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_gates_of_a_sentence_do_not_depend_on_its_batch(run: Path, mode: str, beam: int) -> None:
+    """Sampled ones are drawn for the sentence: alone, in a batch, in another order, in a second run."""
+    texts = [*TEXTS, f"{TEXTS[0]} {TEXTS[-1]}"]
+    loaded = in_mode(run, mode, "en-fr")
+    together = loaded.translations(texts, n_best=1, beam=beam, batch=len(texts))
+    alone = loaded.translations(texts, n_best=1, beam=beam, batch=1)
+    again = in_mode(run, mode, "en-fr").translations(texts[::-1], n_best=1, beam=beam, batch=2)[::-1]
+    for (first,), (second,), (third,) in zip(together, alone, again):
+        assert first.tokens == second.tokens == third.tokens
+        assert [second.log_probability, third.log_probability] == pytest.approx([first.log_probability] * 2, abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["soft", "sample"])
 def test_other_modes_are_exported_too(run: Path, tmp_path: Path, mode: str) -> None:
-    loaded = anydepth.load(run, "cpu")
-    modes = [f"model.{stack}.depth.inference={mode}" for stack in ("encoder", "decoder")]
-    config = load(run / "config.toml", modes)
-    other = type(loaded.model)(config.model, len(loaded.tokenizers.source), len(loaded.tokenizers.target), 0).eval()
-    other.load_state_dict(loaded.model.state_dict())
-    large = Run(config, other, loaded.tokenizers, key="en-fr")
+    large = in_mode(run, mode, "en-fr")
     assert large.plan().name == "3-4"
-    assert tokens(anydepth.load(extract(large, None, tmp_path / "one"), "cpu")) == tokens(large)
+    assert exactly(anydepth.load(extract(large, None, tmp_path / "one"), "cpu")) == exactly(large)
     both = anydepth.load(extract_languages(large, tmp_path / "all"), "cpu")
-    assert tokens(both.in_language("en-fr")) == tokens(large)
+    assert exactly(both.in_language("en-fr")) == exactly(large)
 
 
 def test_translate_and_evaluate_in_a_language(run: Path, tmp_path: Path, cli: Cli) -> None:

@@ -41,7 +41,7 @@ CONTENTS = {
     "latent-depth/decisive": (20, 3),
     "latent-depth/figure4": (6, 0),
     "latent-depth/figure8": (2, 0),
-    "latent-depth/mlm-table2": (12, 9),
+    "latent-depth/mlm-table2": (13, 10),
     "latent-depth/table1": (16, 2 * 10),
     "latent-depth/table12": (16, 2 * 10),
     "latent-depth/table3": (12, 10),
@@ -198,6 +198,23 @@ def test_tables_of_latent_depth_differ_in_what_they_are_about() -> None:
         ("aggregated", 0),
         ("aggregated", 1500),
     ]
+
+
+@pytest.mark.parametrize("name", [*SHARED, "mlm-table2"])
+def test_deep_and_wide_baselines_are_on_the_page_of_every_table(name: str) -> None:
+    path = chain(f"latent-depth/{name}")
+    page = next(work for work in planned(path, Path("runs/here")) if isinstance(work, Report))
+    runs = trainings(path)
+    shown = [runs[run.name].model for run in page.runs if run.name in runs]
+    widths = Counter(model.layer.width for model in shown)
+    assert len(widths) == 2
+    assert widths[max(widths)] == 1
+    assert {model.encoder.depth.type for model in shown} >= {"full", "rezero", "layerdrop"}
+    drops = {model.encoder.depth.drop for model in shown if model.encoder.depth.type == "layerdrop"}
+    assert drops == {0.1, 0.2, 0.5}
+    assert "dlcl" in {model.encoder.mix for model in shown}
+    stacks = [stack for model in shown for stack in (model.encoder, getattr(model, "decoder", model.encoder))]
+    assert "latent" in {stack.depth.type for stack in stacks}
 
 
 def test_the_decisive_comparison_of_latent_depth() -> None:

@@ -13,6 +13,7 @@ from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.sources import encode_sources
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.errors import UserError
+from anydepth.evaluation.attention import read_attention
 from anydepth.evaluation.lead import lead_scores
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -153,6 +154,18 @@ def test_one_depth_can_be_exported(run: Path, documents: Path, tmp_path: Path, c
     _, there, _ = cli("summarize", run, documents, "--depth", "1-2")
     _, here, _ = cli("summarize", tmp_path / "small", documents)
     assert here == there
+
+
+def test_where_a_summary_looks(run: Path, documents: Path, cli: Cli) -> None:
+    text = documents.read_text().split("\n")[0]
+    code, _, said = cli("attention", run, "--text", text)
+    assert code == 0, said
+    (found,) = read_attention(run)
+    loaded = anydepth.load(run, "cpu")
+    ((best,),) = loaded.summaries([text], n_best=1)
+    assert len(found.target) == len(best.tokens) + 1
+    assert len(found.source) == 60 + 1  # of the document only so much is read
+    assert "attention to the encoder&#x27;s states" in (run / "report.html").read_text()
 
 
 def test_a_hierarchical_model_trains_and_summarizes(documents: Path, tmp_path: Path, cli: Cli) -> None:

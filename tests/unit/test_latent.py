@@ -193,6 +193,18 @@ def test_soft_gates_at_inference_are_the_mean_of_those_in_training() -> None:
             assert gate == pytest.approx(float(many(alpha, hard=samples == "hard").mean()), abs=3e-3)
 
 
+def test_soft_gates_at_inference_are_those_after_annealing() -> None:
+    falling = LatentConfig(inference="soft", anneal="linear", final_temperature=0.5, anneal_steps=40)
+    hardening = LatentConfig(inference="soft", samples="hard", soft_steps=30_000)
+    for config, last in ((falling, 41), (hardening, 30_001)):
+        policy = config.build(3)
+        with torch.no_grad():
+            policy.logits[0].copy_(torch.tensor([-2.0, 0.5, 3.0]))
+        gates, alpha = policy.gates(policy.plan(Request()), Request()), policy.logits[0].detach()
+        assert torch.equal(gates, config.expected(alpha, last))
+        assert not torch.allclose(gates, config.expected(alpha, 1), atol=0.01)
+
+
 def test_sampled_gates_depend_on_the_sentence_alone() -> None:
     policy = latent(50, inference="sample")
     plan, tokens = policy.plan(Request()), torch.tensor([[5, 6, 2, 0], [7, 8, 9, 2]])

@@ -9,12 +9,13 @@ from conftest import random_batch, tiny_translator
 
 from anydepth.config import loads
 from anydepth.data.collate import Batch
-from anydepth.depth.latent import LatentConfig
+from anydepth.depth.latent import LatentConfig, draw_gates
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.objectives import FairseqLatentConfig, LatentObjectiveConfig
 from anydepth.objectives.latent import LatentStack, bernoulli_kl, latent_stacks
 from anydepth.objectives.single import single
+from anydepth.plan import Noise
 from anydepth.training.distributed import Ranks
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
@@ -113,6 +114,27 @@ def test_kl_gradients(prior: str) -> None:
     assert torch.autograd.gradcheck(lambda alpha: bernoulli_kl(alpha, torch.full((5,), prior_of).double()), logits)
 
 
+@pytest.mark.parametrize("distance", ["absolute", "squared"])
+@pytest.mark.parametrize("prior", ["uniform", "beta"])
+def test_gradients_of_the_terms(prior: Any, distance: Any) -> None:
+    """From the logits of three languages through the gates drawn for two batches. The aggregated posterior is held
+    constant, which is tested above."""
+    objective = LatentObjectiveConfig(
+        beta=0.7, prior=prior, prior_a=3, depth_weight=0.4, encoder_layers=1, decoder_layers=3, distance=distance
+    )
+    drawn = torch.randn(2, 3, 4, dtype=torch.double, generator=generator(3))
+    noise = Noise(drawn, torch.tensor(0.8), torch.tensor(0.0))
+
+    def terms(*logits: torch.Tensor) -> torch.Tensor:
+        names = ("encoder", "decoder")
+        stacks = [LatentStack(name, a, [0, 2], draw_gates(a, noise)) for name, a in zip(names, logits)]
+        return torch.stack([term.value for term in objective.terms(stacks, 1)])
+
+    logits = [torch.randn(3, 4, dtype=torch.double, generator=generator(seed), requires_grad=True) for seed in (1, 2)]
+    assert len(terms(*logits)) == 3
+    assert torch.autograd.gradcheck(terms, logits)
+
+
 # ---- the public code's
 
 
@@ -193,7 +215,7 @@ def batches() -> list[Batch]:
 
 
 def make_step(model: Translator, **settings: Any) -> tuple[Step, Watched]:
-    training = TrainingConfig(objective=OBJECTIVE, label_smoothing=0.0, **settings)
+    training = TrainingConfig(label_smoothing=0.0, **{"objective": OBJECTIVE} | settings)
     optimizers = Watched(model, training.optimizer, training.depth_optimizer)
     return Step(model, optimizers, training, 5, CPU, corpus_tokens=1000), optimizers
 
@@ -220,6 +242,19 @@ def test_a_step_has_the_gradients_of_the_whole_loss() -> None:
             assert name.endswith("logits.1")
         else:
             assert torch.allclose(found, right, atol=1e-7), name
+
+
+@pytest.mark.parametrize("scale", ["token", "step", "corpus"])
+def test_a_term_counts_as_often_as_its_scale_says(scale: Any) -> None:
+    """All layers have probability 1/2 at first, and 3/4 under the prior: 0.143841 for each of 3 + 3."""
+    objective = LatentObjectiveConfig(beta=7, kl_scale=scale, prior="beta", prior_a=3, prior_b=1)
+    step, _ = make_step(tiny_translator(DEPTH, layers=3).train(), objective=objective)
+    for policy in step.model.policies.values():
+        for row in policy.parameters():
+            torch.nn.init.zeros_(row)
+    sums = step(1, batches())
+    often = {"token": 1, "step": int(sums.tokens), "corpus": 1000}[scale]
+    assert float((sums.loss - sums.nll) / sums.tokens) == pytest.approx(7 * 6 * 0.143841 / often, rel=1e-3)
 
 
 def test_the_logits_move_once_in_every_inner_loop() -> None:

@@ -1,12 +1,15 @@
 """Reports of runs with several languages, learned depth and logged gradients."""
 
+import base64
 import io
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from synthetic_runs import used_by, write_multilingual_run, write_run
 from test_report import Outline
@@ -14,8 +17,9 @@ from test_report import Outline
 from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
+from anydepth.evaluation import plots
 from anydepth.evaluation.comparison import compare
-from anydepth.evaluation.layer_pictures import jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
+from anydepth.evaluation.layer_pictures import COLUMNS, jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
 from anydepth.evaluation.report import write_report
 from anydepth.evaluation.terminal import print_comparison
@@ -75,8 +79,11 @@ def test_learned_layers_are_told(page: str) -> None:
     shown = section(page, "layers")
     for number, language in enumerate(("de", "fr", "nl")):
         for layer in range(LAYERS):
-            used = "used" if layer in used_by(number, LAYERS) else "left out"
-            assert f"<title>{language}, layer {layer + 1}: {used}" in shown
+            used = layer in used_by(number, LAYERS)
+            title = f"<title>{language}, layer {layer + 1}: {'used' if used else 'left out'}"
+            assert title in shown
+            tile = shown.split(title)[1].split("/>")[0]
+            assert ("fill: var(--accent)" in tile, "fill: none" in tile) == (used, not used)
     assert "6 of 9 layers on average; 9 are used by some language" in shown
     assert "layer 1: used by 33% of the languages" in shown
     assert shown.count("<image") == 4  # the mean and each language
@@ -176,6 +183,34 @@ def test_layers_on_an_axis() -> None:
     assert 'aria-label="something"' in svg
 
 
+def pictured(svg: str) -> np.ndarray:
+    """(layers, columns) how bright a picture over steps is, its lowest row first."""
+    image = re.search(r'<image [^>]*base64,([^"]+)"[^>]*matrix\(\S+ 0 0 (-?)', svg)
+    assert image is not None
+    with Image.open(io.BytesIO(base64.b64decode(image[1]))) as opened:
+        rows = np.asarray(opened.convert("L"), dtype=float)
+    return rows if image[2] else rows[::-1]  # upside down in the file, and turned by the page
+
+
+def test_layers_go_up_and_steps_to_the_right() -> None:
+    values = [[0.0, 0.5, 1.0], [0.0, 0.5, 1.0], [1.0, 0.5, 0.0]]
+    rows = pictured(over_steps([10, 20, 40], values, "something", span=(0, 1)))
+    assert rows.shape == (3, COLUMNS)
+    first, last = rows[:, 0], rows[:, -1]
+    assert first[0] < first[1] < first[2]
+    assert last[0] > last[1] > last[2]
+    changed = np.flatnonzero(rows[0] != first[0])
+    assert changed[0] == pytest.approx(0.75 * COLUMNS, abs=1)  # 30, half-way between the last two of 40 steps
+
+
+def test_every_language_has_the_picture_of_its_own_gates(page: str) -> None:
+    for number, language in enumerate(("de", "fr", "nl")):
+        svg = section(page, "layers").split(f'decoder, {language}: expected gates over steps"')[1].split("</svg>")[0]
+        brightness = pictured(svg)[:, -1]
+        used = np.isin(np.arange(LAYERS), used_by(number, LAYERS))
+        assert brightness[used].min() > brightness[~used].max()
+
+
 def test_how_alike_languages_choose(page: str, both: str) -> None:
     used, left_out = 2.0, -2.0
     one, other = [used, used, used, left_out], [left_out, used, used, used]
@@ -189,3 +224,16 @@ def test_how_alike_languages_choose(page: str, both: str) -> None:
         for (first, second), value in alike.items():
             common, either = layers[first] & layers[second], layers[first] | layers[second]
             assert value == pytest.approx(len(common) / len(either), abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("norms", "marks"),
+    [
+        ((0.015, 0.15), ["0.02", "0.05", "0.1"]),
+        ((0.0008, 3.0), ["0.001", "0.01", "0.1", "1"]),
+    ],
+)
+def test_norms_can_be_read_off_a_logarithmic_axis(norms: tuple[float, float], marks: list[str]) -> None:
+    svg = plots.curves([plots.Line("", [10, 20], norms, "#123456", False)], "gradient norm", log=True)
+    written = re.findall(r">([\d.]+)</text>", svg)
+    assert [text for text in written if float(text) < 5] == marks

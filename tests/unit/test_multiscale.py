@@ -94,8 +94,8 @@ def test_an_encoder_layer_by_its_equation() -> None:
     """Eq. 12, written out."""
     layer = translator(MultiscaleConfig()).encoder.layers[0]
     x, c = torch.randn(1, 4, 16).double(), torch.randn(1, 4, 16).double()
-    found = layer.begin(x, None, ALL, None, normalised(c))
-    in_training = layer.train().begin(x, None, ALL, None, normalised(c))
+    found = layer.begin(x, None, ALL, None, normalised(c, 1e-5))
+    in_training = layer.train().begin(x, None, ALL, None, normalised(c, 1e-5))
     attention = layer.eval().context.attention
     a_h = layer.attention(layer.attention_norm(x), ALL)
     twin = nn.MultiheadAttention(16, 2, batch_first=True).double()
@@ -109,6 +109,14 @@ def test_an_encoder_layer_by_its_equation() -> None:
     expected = g * a_h + (1 - g) * a_c + x
     assert torch.allclose(found, expected, atol=1e-12)
     assert torch.allclose(in_training, expected, atol=1e-12)
+
+
+def test_all_norms_have_the_epsilon_of_the_settings() -> None:
+    layer = LayerConfig(width=16, ffn=24, heads=2, norm_epsilon=0.1)
+    model = Translator(TranslatorConfig(layer=layer, bridge=MultiscaleConfig(), embedding_norm=True), 23, 23, PAD)
+    norms = {name: part.eps for name, part in model.named_modules() if isinstance(part, nn.LayerNorm)}
+    assert len(norms) == 2 + 6 * (2 + 3) + 6 * 3 + 3  # embeddings, layers of both stacks; blocks, contexts and the end
+    assert set(norms.values()) == {0.1}
 
 
 # ---- its limits

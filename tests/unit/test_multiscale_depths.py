@@ -113,6 +113,21 @@ def test_an_extracted_model_computes_what_the_large_one_does(bridge: MultiscaleC
         assert torch.equal(states(smaller), states(model, model.plan(name)))
 
 
+def test_mixtures_of_layers_that_are_left_out_stay_behind() -> None:
+    """DLCL in the encoder, of which a shallow decoder reads the first blocks alone."""
+    layer = LayerConfig(width=16, ffn=24, heads=2, dropout=0.0)
+    stacks = {"encoder": StackConfig(layers=6, mix="dlcl"), "decoder": StackConfig(layers=3, depth=PrefixConfig())}
+    model = Translator(TranslatorConfig(layer=layer, bridge=MultiscaleConfig(), **stacks), 23, 23, PAD).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    for name, layers in (("6-1", 2), ("6-2", 4), ("6-3", 6)):
+        config, tensors = extracted(run_of(model), model.plan(name))
+        smaller = Translator(config.model, 23, 23, PAD).double().eval()
+        load_weights(smaller, tensors)
+        assert len(smaller.encoder.layers) == layers
+        assert torch.equal(states(smaller), states(model, model.plan(name)))
+
+
 def test_gaps_in_a_context_cannot_be_extracted() -> None:
     model = translator(MultiscaleConfig(blocks=(1, 2, 1, 2)), decoder=4, depth=SubnetworkConfig(strategy="left"))
     with pytest.raises(UserError, match="decoder layers 1, 3 of a multiscale model cannot stand alone"):

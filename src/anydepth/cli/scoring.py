@@ -58,9 +58,9 @@ def evaluate(
         for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a {kind} takes --data")
-        own = Text(path=str(data)) if kind == "masked-lm" else Labelled(path=str(data))
-        corpora = [own] if data else corpora_for_test(run, changes, language)
         loaded = load(run, device, settings=changes).in_language(language)
+        own = (Text if kind == "masked-lm" else Labelled)(path=str(data), key=loaded.key)
+        corpora = [own] if data else corpora_for_test(run, changes, language)
         rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
         grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
     else:
@@ -140,12 +140,12 @@ def difficulty(
 @app.command()
 def attention(
     run: RunFolder,
-    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A sentence to translate; may be repeated.")],
+    text: Annotated[list[str], typer.Option(metavar="TEXT", help="A text to translate or summarize; may be repeated.")],
     depth: Depth = None,
     language: Language = None,
     device: Device = "auto",
 ) -> None:
-    """Show in the report where the words of a translation look."""
+    """Show in the report where the words of a translation, or of a summary, look."""
     from anydepth.evaluation.attention import write_attention
     from anydepth.evaluation.report import write_report
     from anydepth.run import load

@@ -39,8 +39,8 @@ class LatentConfig:
     keys: tuple[str, ...] = ()
     """Names of the rows; empty takes them from the training corpora."""
     inference: Literal["hard", "soft", "sample"] = "hard"
-    """`hard` runs the layers with α > 0 and leaves the others out, `soft` runs all with their expected gates, `sample`
-    draws gates of 0 or 1 for every sentence."""
+    """`hard` runs the layers with α > 0 and leaves the others out, `soft` runs all with their expected gates (at the
+    temperature that annealing ends with), `sample` draws gates of 0 or 1 for every sentence."""
     seed: int = 1
     """Of the gates drawn by `sample`; they depend on it and on the sentence alone."""
     samples: Literal["soft", "hard"] = "soft"

@@ -1,4 +1,5 @@
-"""Where the words of a translation look: the attention of the top decoder layer (multiscale collaboration, Fig. 4)."""
+"""Where the words of a translation or summary look: the attention of the top decoder layer (multiscale collaboration,
+Fig. 4)."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class AttentionMap(NamedTuple):
 
 
 def write_attention(run: Run, texts: Sequence[str], depth: str | None = None) -> list[AttentionMap]:
-    """Translates the texts and leaves attention.json in the run's folder."""
+    """Translates or summarizes the texts and leaves attention.json in the run's folder."""
     assert run.folder is not None
     found = [attention_map(run, text, depth) for text in texts]
     maps = json.dumps([one._asdict() for one in found], ensure_ascii=False)
@@ -53,7 +54,7 @@ def read_attention(run: Path) -> list[AttentionMap]:
 def attention_map(run: Run, text: str, depth: str | None = None) -> AttentionMap:
     model, key = run.translator, run.key
     plans, tokenizers = run.plan(depth, key), run.tokenizers
-    (tokens,) = ([*best.tokens] for (best,) in run.translations([text], depth, n_best=1))
+    (tokens,) = ([*best.tokens] for (best,) in run.outputs([text], depth, n_best=1))
     source, end = run.ended(run.sources([text], key)[0]), tokenizers.target.eos
     batch = Batch(
         source=collate_sources([source], model.pad),

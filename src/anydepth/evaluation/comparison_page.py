@@ -7,6 +7,7 @@ from anydepth.evaluation import figures, heat_maps, plots
 from anydepth.evaluation import page as parts
 from anydepth.evaluation.cells import Cell
 from anydepth.evaluation.comparison import Comparison
+from anydepth.evaluation.depth_curves import depth_curves
 from anydepth.evaluation.differences import Differences
 from anydepth.evaluation.metrics import METRICS
 from anydepth.evaluation.page import Page
@@ -33,10 +34,10 @@ def show_comparison(page: Page, comparison: Comparison) -> None:
 
 
 def _score_maps(records: list[Record], axes: heat_maps.Axes, metric: str) -> dict[str, Any]:
-    """A heat map for each run, all with the same depths and colours."""
+    """A heat map for each run, all with the same depths and colours, and scores against depth."""
     label, span = METRICS[metric], common_span([cell[metric] for record in records for cell in record.cells])
     maps = [(record, heat_maps.heat_map(record.cells, metric, label, axes=axes, span=span)) for record in records]
-    return {"metric": metric, "label": label, "maps": maps}
+    return {"metric": metric, "label": label, "maps": maps, "curves": depth_curves(records, metric, label)}
 
 
 def common_span(values: list[float]) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 The words hidden are the same for every depth and every run (`data/masking.py`). A depth is one number, so that cells
 have an `encoder` and no `decoder`. Of several test sets all hidden words count alike, and `languages` has the
-perplexity of each.
+perplexity of each. Languages that have learnt layers of their own run those: then there is one cell, whose `encoder` is
+the mean over languages, and `layers` has the number of each.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,14 +20,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from anydepth import plan
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.store import Store, tokenize
+from anydepth.describe import describe_plan
 from anydepth.encoder_models import AnyBatch, MaskedLMConfig
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import Cell, depth_name
+from anydepth.evaluation.cells import Cell, deepest, depth_name
+from anydepth.evaluation.figures import plain
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
-from anydepth.plan import Plans
+from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.tasks import MaskedText
 from anydepth.training.validation import HeldOut, held_out_batches, held_out_loss
@@ -34,14 +39,14 @@ from anydepth.training.validation import HeldOut, held_out_batches, held_out_los
 def evaluate_text(
     run: Run,
     corpora: Sequence[CorpusConfig],
-    depths: Sequence[str],
+    depths: Sequence[str] | None = None,
     *,
     out: Path,
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure every depth on some text; returns what it leaves in `out/grid.json`. Depths measured before with the same
-    weights, text and machine stay there."""
+    """Measure every depth, or those asked for, on some text; returns what it leaves in `out/grid.json`. Depths measured
+    before with the same weights, text and machine stay there."""
     task = MaskedText(run.config, run.tokenizers)
     with TemporaryDirectory() as scratch:
         places = [(corpus, Path(scratch) / str(number)) for number, corpus in enumerate(corpora)]
@@ -51,15 +56,33 @@ def evaluate_text(
     if not batches:
         raise UserError("too little held-out text: no word of it is hidden")
     cells = measured_before(out / "grid.json", settings)
-    for done, depth in enumerate(dict.fromkeys(depths)):
+    asked = [*dict.fromkeys(depths or all_depths(run))]
+    for done, depth in enumerate(asked):
+        plans = {key: run.plan(depth, key) for key in dict.fromkeys(batch.key for batch in batches)}
+        name = plan.depth_name(mean_layers(plans))
         if progress:
-            progress(done, len(depths), depth)
-        plans = run.plan(depth)
-        if plans.name not in cells:
-            cells[plans.name] = measure(run, batches, plans)
+            progress(done, len(asked), name)
+        if name not in cells:
+            cells[name] = measure(run, batches, plans)
     grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"])}
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
     return grid
+
+
+def all_depths(run: Run) -> list[str] | list[None]:
+    """Those to measure; None is the one depth of each language, where these have learnt it."""
+    return [None] if learns_by_language(run) else run.depths()
+
+
+def learns_by_language(run: Run) -> bool:
+    """Whether languages have learnt layers of their own."""
+    return any(policy.keys for policy in run.model.policies.values())
+
+
+def mean_layers(plans: dict[str, Plans]) -> float:
+    """Over languages; a whole number where it is one."""
+    mean = fmean(len(each.encoder) for each in plans.values())
+    return int(mean) if mean.is_integer() else round(mean, 2)
 
 
 def settings_of(run: Run, stores: list[Store], batches: list[AnyBatch]) -> dict[str, Any]:
@@ -70,6 +93,7 @@ def settings_of(run: Run, stores: list[Store], batches: list[AnyBatch]) -> dict[
         words.update(store.target(np.arange(len(store)))[0].tobytes())
     signature = f"{run.config.model.masking.signature}|tok:{run.tokenizers.hash[:12]}"
     return {
+        **({"language": run.key} if learns_by_language(run) else {}),
         "signatures": {"perplexity": signature},
         "device": str(run.device),
         "machine": machine(str(run.device)),
@@ -89,24 +113,23 @@ def measured_before(file: Path, settings: dict[str, Any]) -> dict[str, Cell]:
         return {}  # no earlier evaluation, or one we cannot build on
 
 
-def measure(run: Run, batches: list[AnyBatch], plans: Plans) -> Cell:
-    """One depth; its seconds are those of the passes alone, after one to warm up."""
-    held_out_loss(run.model, batches[:1], plans, run.device)
+def measure(run: Run, batches: list[AnyBatch], plans: dict[str, Plans]) -> Cell:
+    """One depth, by the plan of each language; its seconds are those of the passes alone, after one to warm up."""
+    held_out_loss(run.model, batches[:1], plans[batches[0].key], run.device)
     start, found = time.perf_counter(), {}
-    for key in dict.fromkeys(batch.key for batch in batches):
-        found[key] = held_out_loss(run.model, [batch for batch in batches if batch.key == key], plans, run.device)
+    for key, own in plans.items():
+        found[key] = held_out_loss(run.model, [batch for batch in batches if batch.key == key], own, run.device)
     seconds = time.perf_counter() - start
     words = sum(each.predictions for each in found.values())
     whole = HeldOut(sum(each.nll * each.predictions for each in found.values()) / words, words)
-    languages = {key: each.perplexity for key, each in found.items()} if len(found) > 1 else {}
-    return {
-        "encoder": len(plans.encoder),
-        "loss": whole.nll,
-        "perplexity": whole.perplexity,
-        **({"languages": languages} if languages else {}),
-        "seconds": seconds,
-        "parameters": run.describe(plans.name)["parameters"],
-    }
+    cell: Cell = {"encoder": mean_layers(plans), "loss": whole.nll, "perplexity": whole.perplexity}
+    if len(found) > 1:
+        cell["languages"] = {key: each.perplexity for key, each in found.items()}
+    if len(set(plans.values())) > 1:
+        cell["layers"] = {key: len(own.encoder) for key, own in plans.items()}
+    used = sorted({layer for own in plans.values() for layer in own.encoder.layers})
+    parameters = describe_plan(run.model, Plans(Plan(tuple(used))))["parameters"]
+    return cell | {"seconds": seconds, "parameters": parameters}
 
 
 def is_perplexity(grid: dict[str, Any]) -> bool:
@@ -122,4 +145,18 @@ def print_perplexities(console: Console, grid: dict[str, Any]) -> None:
         numbers = (f"{cell['perplexity']:.3f}", f"{cell['loss']:.4f}", f"{cell['seconds']:.2f}")
         table.add_row(depth_name(cell), *numbers, f"{cell['parameters'] / 1e6:.2f} M")
     table.caption = f"of {grid['predictions']:,} hidden words in {grid['sentences']:,} sentences"
+    console.print(table)
+    if "languages" in (cell := deepest(grid["cells"])):
+        print_languages(console, cell)
+
+
+def print_languages(console: Console, cell: Cell) -> None:
+    """The perplexity of each language at one depth, or at its own."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("language")
+    for heading in ("depth", "perplexity"):
+        table.add_column(heading, justify="right")
+    for language, perplexity in cell["languages"].items():
+        layers = cell.get("layers", {}).get(language, cell["encoder"])
+        table.add_row(language, plain(layers), f"{perplexity:.3f}")
     console.print(table)

@@ -1,8 +1,8 @@
-"""Masked language models on the report: perplexity against depth, of one run or of several."""
+"""Masked language models on the report: perplexity against depth and by language, of one run or of several."""
 
 from typing import Any
 
-from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.cells import deepest, depth_name
 from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
@@ -12,10 +12,15 @@ def show_perplexities(page: Page) -> None:
     measured = [record for record in page.records if record.grid]
     ways = {(grid["signatures"]["perplexity"], grid["test_set"]) for record in measured if (grid := record.grid)}
     cells = {record.name: {depth_name(cell): cell for cell in record.cells} for record in measured}
-    depths = sorted({depth for each in cells.values() for depth in each}, key=int)
+    depths = sorted({depth for each in cells.values() for depth in each}, key=float)
+    of_languages = [deepest(record.cells).get("languages", {}) for record in measured]
     page.perplexities = {
         "runs": list(cells),
         "rows": [(depth, [each.get(depth) for each in cells.values()]) for depth in depths],
+        "languages": {
+            language: [each.get(language) for each in of_languages]
+            for language in dict.fromkeys(language for each in of_languages for language in each)
+        },
         "unlike": len(ways) > 1,
         "picture": picture(measured) if len(depths) > 1 else "",
     }

@@ -104,12 +104,21 @@ def curves(
     if whole:
         axes.yaxis.get_major_locator().set_params(integer=True)
     if log:
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        _mark_decades(axes)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.margins(x=0.03, y=0.08)
     if sum(bool(line.name) for line in lines) > 1 or any(line.faint and not line.name for line in lines):
         axes.legend(labelcolor=INK, fontsize=FONT - 1, handlelength=1.4)
     return as_svg(figure, f"{label} over training steps", {})
+
+
+def _mark_decades(axes: Any) -> None:
+    """Numbers on a logarithmic axis: powers of ten, and 2 and 5 between where there are few of them."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def _name_dots(

@@ -89,7 +89,7 @@ def of_language(data: DataConfig, key: str) -> DataConfig:
 
 
 def reduced(tensors: dict[str, Tensor], stack: str, alone: Alone) -> dict[str, Tensor]:
-    """Only these layers of a stack, renumbered, and what its new policy knows about them."""
+    """Only these layers of a stack, renumbered, and what its new policy and its mixtures (nn/mix.py) know of them."""
     result = {f"{stack}_depth.{name}": tensor for name, tensor in alone.learnt.items()}
     for name, tensor in tensors.items():
         if name.startswith(f"{stack}.layers."):
@@ -97,6 +97,9 @@ def reduced(tensors: dict[str, Tensor], stack: str, alone: Alone) -> dict[str, T
             for place, layer in enumerate(alone.layers):
                 if layer == int(number):
                     result[f"{stack}.layers.{place}.{rest}"] = tensor
+        elif name.startswith(f"{stack}.mix."):  # of the states up to a layer: those before the first, and so on
+            if int(name.split(".")[3]) <= len(alone.layers):
+                result[name] = tensor
         elif not name.startswith(f"{stack}_depth."):
             result[name] = tensor
     return result

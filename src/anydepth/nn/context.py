@@ -49,13 +49,13 @@ class NormedCrossAttention(CrossAttention):
     `normalised`, once for all layers of a block.
     """
 
-    def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, bias: bool, dropout: float, epsilon: float) -> None:
         super().__init__(width, heads, bias, dropout)
-        self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width) for _ in range(3))
+        self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width, epsilon) for _ in range(3))
 
     def queries(self, x: Tensor) -> Tensor:
         weight, bias = behind(self.query_norm, self.query.weight, self.query.bias)
-        return F.linear(normalised(x), weight, bias).unflatten(2, (self.heads, -1))
+        return F.linear(normalised(x, self.query_norm.eps), weight, bias).unflatten(2, (self.heads, -1))
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.key_value.weight.chunk(2)
@@ -77,7 +77,7 @@ class NormedCrossAttention(CrossAttention):
         return attention.out(found.flatten(2)), self.out(in_context.flatten(2))
 
 
-def normalised(x: Tensor, epsilon: float = 1e-5) -> Tensor:
+def normalised(x: Tensor, epsilon: float) -> Tensor:
     """As a norm does it, without scale and shift, which `behind` makes part of the projection."""
     return F.layer_norm(x, x.shape[-1:], eps=epsilon).to(x.dtype)  # autocast gives norms in single precision
 

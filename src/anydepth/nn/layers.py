@@ -77,7 +77,8 @@ class Layer(nn.Module):
         self.cross_norm = make_norm(config) if decoder else None
         self.context = None
         if fusion:
-            attention = (CrossAttention if decoder else NormedCrossAttention)(width, heads, bias, drop)
+            shape = width, heads, bias, drop
+            attention = CrossAttention(*shape) if decoder else NormedCrossAttention(*shape, config.norm_epsilon)
             self.context = ContextAttention(attention, width, fusion)
         self.grow = nn.Linear(width, config.ffn)
         self.shrink = nn.Linear(config.ffn, width)

@@ -93,8 +93,9 @@ class Multiscale(nn.Module):
         self.ends = tuple(accumulate(sizes))
         cells = {"gru": GruCell, "ffn": FeedForwardCell}
         self.cell = cells[config.context](layer) if config.context != "none" else None
-        self.context_norm = FinalNorm(layer.width) if "decoder" in config.fusion_in else None
-        self.encoder_reads = "encoder" in config.fusion_in
+        encoder_reads, decoder_reads = ("encoder" in config.fusion_in), ("decoder" in config.fusion_in)
+        self.context_norm = FinalNorm(layer.width, layer.norm_epsilon) if decoder_reads else None
+        self.encoder_epsilon = layer.norm_epsilon if encoder_reads else None
 
     def reads(self, plans: Plans) -> Plan:
         """The encoder steps that the decoder's plan depends on: those up to its highest block."""
@@ -136,9 +137,13 @@ class Multiscale(nn.Module):
                     context = self.cell(block, context)
                 blocks.append(Memory(block, None if self.context_norm is None else self.context_norm(context)))
             if step == 0 or step in self.ends:
-                seen = normalised(context) if self.encoder_reads and context is not None else None
+                seen = None if context is None else self.for_encoder(context)
             read.append(Memory(None, seen))
         return [blocks[layer] for layer in decoder.layers]
+
+    def for_encoder(self, context: Tensor) -> Tensor | None:
+        """As its layers read it, if they do."""
+        return None if self.encoder_epsilon is None else normalised(context, self.encoder_epsilon)
 
 
 class GruCell(nn.Module):
