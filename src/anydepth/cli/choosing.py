@@ -139,8 +139,7 @@ def selector(
         return print(f"The report is in {page}." if page else f"The figures are in {folder / 'judgement.json'}.")
     pairs = read_test_set(run, source, reference, language=language, on="train", sentences=sentences)
     dev = read_test_set(run, language=language, on="dev") if fine_tune else None
-    how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch}
-    how |= {"jobs": jobs}
+    how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch, "jobs": jobs}
     if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
         print(f"The selector is in {folder}: {made.facts['seen']}.")
         print(f"Next: anydepth selector {run} --evaluate, anydepth translate {run} --depth selector")

@@ -286,7 +286,7 @@ def forward(
     """The result and the (H, N) logarithm of each query's sum of exponentials."""
     rows, heads, width = q.shape
     if width not in KERNEL_HEADS or any(x.stride(2) != 1 for x in (q, k, v)):
-        raise ValueError(f"short_attention needs heads of 16, 32, 64 or 128 contiguous numbers, got {width}")
+        raise ValueError(f"short_attention needs heads of contiguous numbers, one of {KERNEL_HEADS}, got {width}")
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     lse = torch.empty((heads, rows), dtype=torch.float32, device=q.device)
     forward_kernel[((len(query_starts) - 1) * heads,)](
