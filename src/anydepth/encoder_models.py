@@ -104,7 +104,10 @@ class EncoderModel(Planned):
     def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""
         x, sees = self.embed(batch)
-        gates, _ = self.gates(plans, batch.key, batch.source, batch.noise)
+        if batch.parts:
+            gates, _ = self.joint_gates(plans, batch.parts, batch.source)
+        else:
+            gates, _ = self.gates(plans, batch.key, batch.source, batch.noise)
         for state in self.encoder.states(x, plans.encoder, gates, sees):
             x = state
         return self.predict(x, batch)

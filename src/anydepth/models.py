@@ -1,5 +1,6 @@
 """Models = embeddings + stacks + a head. Depth comes in as plans and never as an `if`."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from anydepth.nn.hierarchy import read_by_sentence
 from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
 from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
-from anydepth.plan import BothNoises, Plans, Request, depth_name, parse_depth
+from anydepth.plan import BothNoises, Part, Plans, Request, depth_name, parse_depth
 
 BridgeConfig = LastStateConfig | TransparentConfig | MultiscaleConfig
 Bridge = LastState | Transparent | Multiscale
@@ -173,12 +174,28 @@ class Planned(nn.Module):
             self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
         )
 
+    def joint_gates(
+        self, plans: Plans, parts: Sequence[Part], source: Tensor, target: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Those of a joined batch, (K, 1, N, 1): each part of its words has its own."""
+        encoder, decoder = zip(*(self.gates(plans, part.key, source, part.noise) for part in parts))
+        return spread(encoder, source.shape[1]), spread(decoder, 0 if target is None else target.shape[1])
+
     def logits(self, states: Tensor) -> Tensor:
         """(…, D) → (…, V)"""
         if self.head is not None:
             logits: Tensor = self.head(states)
             return logits
         return F.linear(states, self.output.weight, self.output_bias)
+
+
+def spread(parts: Sequence[Tensor | None], words: int) -> Tensor | None:
+    """(K,) gates of each part → (K, 1, N, 1), those of each word; parts have equal shares of the words."""
+    known = [gates for gates in parts if gates is not None]
+    if not known:
+        return None
+    each = torch.stack(known, dim=1)[:, :, None]
+    return each.expand(-1, -1, words // len(known)).reshape(len(each), 1, words, 1)
 
 
 class Translator(Planned):
@@ -214,7 +231,10 @@ class Translator(Planned):
     def forward(self, batch: Batch, plans: Plans) -> Tensor:
         """Decoder states (B, T, D) of a batch, ready for `logits`."""
         view = look_at(batch, self.pad)
-        encoder_gates, decoder_gates = self.gates(plans, batch.key, batch.source, batch.noise)
+        if batch.parts:
+            encoder_gates, decoder_gates = self.joint_gates(plans, batch.parts, batch.source, batch.target_in)
+        else:
+            encoder_gates, decoder_gates = self.gates(plans, batch.key, batch.source, batch.noise)
         memories = self.encode(batch.source, view.source_positions, view.source, plans, encoder_gates)
         x = self.target(batch.target_in, view.target_positions)
         return self.decode(x, view.target, memories, view.memory, plans, decoder_gates)

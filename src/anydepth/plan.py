@@ -73,6 +73,13 @@ BothNoises = tuple[Noise | None, Noise | None]
 """Of encoder and decoder; None where gates are not drawn."""
 
 
+class Part(NamedTuple):
+    """Whose an equal share of a joined batch is (`data/joining.py`): its gates are its own."""
+
+    key: str
+    noise: BothNoises
+
+
 class Plans(NamedTuple):
     """One plan for each stack of a model."""
 

@@ -13,8 +13,11 @@ from safetensors.torch import load_file, save_file
 
 import anydepth
 from anydepth.config import Config, load, loads
+from anydepth.data.collate import Batch
 from anydepth.errors import UserError
 from anydepth.interop.extract import extract, extract_languages
+from anydepth.models import Translator
+from anydepth.plan import Plans
 from anydepth.run import Run
 from anydepth.training.journal import read_metrics
 from anydepth.training.loop import train
@@ -418,3 +421,34 @@ def test_other_models_of_the_recipes(norm: str, samples: str, tmp_path: Path) ->
     losses = [line for line in read_metrics(run / "metrics.jsonl") if line["kind"] == "train"]
     assert len(losses) == 6
     assert losses[-1]["loss"] != losses[-1]["nll"]
+
+
+def test_batches_of_an_update_computed_as_one_give_the_same_weights(tmp_path: Path) -> None:
+    """Each language keeps its gates, of both stacks; a pass over all replaces one over each."""
+    torch.set_num_threads(1)
+    changes = ("batching.layout=packed", "model.layer.dropout=0.0", "training.steps=3", "training.validate_every=0")
+    ends, passes = [], []
+    for at_once in (1, 3):
+        seen: list[tuple[str, ...]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            forward = Translator.forward
+
+            def watched(model: Translator, batch: Batch, plans: Plans, seen=seen, forward=forward) -> torch.Tensor:  # type: ignore[no-untyped-def]
+                if model.training:
+                    seen.append(tuple(part.key for part in batch.parts) or (batch.key,))
+                return forward(model, batch, plans)
+
+            patch.setattr(Translator, "forward", watched)
+            config = loads(RECIPE, [*changes, f"training.at_once={at_once}"])
+            ends.append(load_file(train(config, tmp_path / str(at_once), quiet=True) / "model.safetensors"))
+        passes.append(seen)
+    assert passes == [[("en-de",), ("en-fr",), ("de-fr",)] * 3, [("en-de", "en-fr", "de-fr")] * 3]
+    assert ends[0]["decoder_depth.logits.1"].abs().max() > 0.1
+    for name, weight in ends[0].items():
+        if not name.endswith("kv.bias"):  # that of keys has no gradient: Adam makes steps of its rounding
+            assert torch.allclose(weight, ends[1][name], atol=2e-5), name
+
+
+def test_batches_to_compute_at_once_must_share_out_the_update() -> None:
+    with pytest.raises(UserError, match=r"training.*at_once: accumulate = 3 batches cannot be shared out by 2"):
+        loads(RECIPE, ["training.at_once=2"])

@@ -1,6 +1,7 @@
 """A pass replayed as a CUDA graph against the same pass kernel by kernel: losses and gradients."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -154,6 +155,22 @@ def test_batches_of_a_step_add_up() -> None:
         assert (gradient is None) == (added[name] is None)
         if gradient is not None:
             assert float((gradient - added[name]).norm()) <= 0.02 * float(gradient.norm()) + 1e-3, name
+
+
+def test_languages_computed_as_one_are_replayed_too() -> None:
+    """Against those computed one by one: two of three languages at once, then all."""
+    depth, objective = LatentConfig(per="pair", keys=("a", "b", "c")), LatentObjectiveConfig(decoder_layers=2)
+    for languages in ("ab", "abc"):
+        joined, apart = (step_on_gpu(depth, objective=objective) for _ in range(2))
+        joined.settings = replace(joined.settings, accumulate=len(languages), at_once=len(languages))
+        for number in range(1, 4):
+            batches = [batch(number)._replace(key=key) for key in languages]
+            losses = [float(step(number, batches).loss) for step in (joined, apart)]
+            assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+        assert joined.graphs is not None
+        assert [keys for _, keys in joined.graphs.recorded] == [tuple(languages)]
+        for one, other in zip(joined.model.parameters(), apart.model.parameters()):
+            assert float((one - other).norm()) <= 0.02 * float(other.norm()) + 1e-3
 
 
 def test_steps_with_terms_of_their_own_are_replayed_too() -> None:

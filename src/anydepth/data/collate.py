@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anydepth.data.batching import Batches, IndexBatch, Limits
 from anydepth.data.store import Store
-from anydepth.plan import BothNoises
+from anydepth.plan import BothNoises, Part
 
 Array = np.ndarray
 Item = TypeVar("Item")
@@ -48,12 +48,14 @@ class Batch(NamedTuple):
     source_packing: Packing | None
     target_packing: Packing | None
     key: str
-    """Language pair or task; a batch has only one."""
+    """Language pair or task; a batch has only one, unless it was joined."""
     tokens: int
     """Target tokens that are not padding."""
     sentences: int
     noise: BothNoises = (None, None)
     """What the gates of a training step are drawn with; none for inference."""
+    parts: tuple[Part, ...] = ()
+    """What it was joined of, if it was (`data/joining.py`)."""
 
     @property
     def predictions(self) -> int:

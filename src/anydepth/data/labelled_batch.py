@@ -10,7 +10,7 @@ from anydepth.data.batching import Limits
 from anydepth.data.collate import Packing, mapped, one_row, pack, pad_rows
 from anydepth.data.store import Store
 from anydepth.nn.perword import Words, lay_out
-from anydepth.plan import BothNoises
+from anydepth.plan import BothNoises, Part
 
 Array = np.ndarray
 
@@ -29,6 +29,7 @@ class LabelledBatch(NamedTuple):
     """Words read, ends of texts included, padding not."""
     sentences: int
     noise: BothNoises = (None, None)
+    parts: tuple[Part, ...] = ()
     words: Words | None = None
     """Where words have depths of their own."""
 

@@ -24,7 +24,7 @@ from anydepth.data.batching import Batches, IndexBatch, Limits
 from anydepth.data.collate import Packing, mapped, one_row, pack, pad_rows
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
-from anydepth.plan import BothNoises
+from anydepth.plan import BothNoises, Part
 
 Array = np.ndarray
 
@@ -77,6 +77,7 @@ class MaskedBatch(NamedTuple):
     predictions: int
     """Slots that are not free."""
     noise: BothNoises = (None, None)
+    parts: tuple[Part, ...] = ()
 
     @property
     def packed(self) -> bool:

@@ -94,7 +94,8 @@ class Layer(nn.Module):
         slot: AnySlot | None = None,
         context: Tensor | None = None,
     ) -> Tensor:
-        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, or None for 1."""
+        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, (1, N, 1) if
+        words do, or None for 1."""
         x = self.begin(x, gate, sees, slot, context)
         return self.finish(x, gate, memory, sees_memory, slot, context)
 

@@ -41,8 +41,8 @@ class Stack(nn.Module):
     ) -> Iterator[Tensor]:
         """x_0 … x_K. To exit early, stop asking.
 
-        gates, (K,) or (K, B, 1, 1), scale the steps; memories are what each step reads besides its input, known when
-        it runs; the cache has a slot a step.
+        gates, (K,), (K, B, 1, 1) or (K, 1, N, 1), scale the steps; memories are what each step reads besides its input,
+        known when it runs; the cache has a slot a step.
         """
         earlier: list[Tensor] = []
         x = x if self.mix is None else self.mix(earlier, x)

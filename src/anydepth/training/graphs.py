@@ -32,23 +32,26 @@ class GraphedPass:
 
     def __init__(self, model: nn.Module, run: Callable[[AnyBatch, Tasks], Loss]) -> None:
         self.model, self.run = model, run
-        self.recorded: dict[tuple[Tasks, str], Recorded] = {}
+        self.recorded: dict[tuple[Tasks, tuple[str, ...]], Recorded] = {}
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        self.batch: AnyBatch | None = None
+        self.batches: dict[int, AnyBatch] = {}
+        """What the graphs read, by the number of parts."""
         self.gradients = {parameter: torch.empty_like(parameter) for parameter in model.parameters()}
         """Where every graph leaves them."""
 
     def takes(self, batch: AnyBatch, tasks: Tasks) -> bool:
         """Whether this pass can be replayed, or recorded and then replayed."""
-        known = (tasks, batch.key) in self.recorded or len(self.recorded) < MOST_GRAPHS
+        known = (tasks, keys_of(batch)) in self.recorded or len(self.recorded) < MOST_GRAPHS
         return known and batch.packed
 
     def __call__(self, batch: AnyBatch, tasks: Tasks, alone: bool) -> Loss:
         """Leaves the gradients of this batch, or adds them to the step's if it is not the step's only one."""
-        self.batch = mapped(Tensor.clone, batch) if self.batch is None else copied(batch, self.batch)
-        if (tasks, batch.key) not in self.recorded:
-            self.recorded[tasks, batch.key] = self.record(self.batch, tasks)
-        recorded = self.recorded[tasks, batch.key]
+        keys, before = keys_of(batch), self.batches.get(len(batch.parts))
+        read = mapped(Tensor.clone, batch) if before is None else copied(batch, before)
+        self.batches[len(batch.parts)] = read
+        if (tasks, keys) not in self.recorded:
+            self.recorded[tasks, keys] = self.record(read, tasks)
+        recorded = self.recorded[tasks, keys]
         recorded.graph.replay()
         for parameter in recorded.trained:
             gradient = self.gradients[parameter]
@@ -78,6 +81,10 @@ class GraphedPass:
             parameter.grad = gradient
         torch.cuda.set_rng_state(random)
         return Recorded(graph, loss, list(trained))
+
+
+def keys_of(batch: AnyBatch) -> tuple[str, ...]:
+    return tuple(part.key for part in batch.parts) or (batch.key,)
 
 
 def copied(batch: AnyBatch, into: AnyBatch) -> AnyBatch:

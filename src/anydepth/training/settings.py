@@ -20,6 +20,9 @@ class TrainingConfig:
     """Training time after which to stop, validation and saving included; 0 means no limit."""
     accumulate: int = 1
     """Batches whose gradients are added before each update."""
+    at_once: int = 1
+    """So many of these are computed as one, where they are packed and train the same depth: the same update, but a GPU
+    is faster with many words at a time. Takes the memory that so much larger batches would."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer and its schedule."""
     depth_optimizer: OptimizerConfig | None = None
@@ -62,7 +65,7 @@ class TrainingConfig:
     """Also writes the metrics for TensorBoard."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "inner_steps", "save_every", "keep", "average", "log_every"):
+        for name in ("steps", "accumulate", "at_once", "inner_steps", "save_every", "keep", "average", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("seconds", "validate_every", "validate_sentences", "patience"):
@@ -70,5 +73,7 @@ class TrainingConfig:
                 raise ValueError(f"{name} must not be negative")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError("label_smoothing must be at least 0 and below 1")
+        if self.accumulate % self.at_once:
+            raise ValueError(f"at_once: accumulate = {self.accumulate} batches cannot be shared out by {self.at_once}")
         if self.average > self.keep:
             raise ValueError(f"average: needs {self.average} checkpoints, but keep = {self.keep}")

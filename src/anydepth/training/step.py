@@ -1,6 +1,6 @@
 """One update of the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from anydepth.data.collate import Batch
+from anydepth.data.joining import join
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.encoder_models import AnyBatch, Classifier, EncoderModel, Model
 from anydepth.models import Translator
@@ -75,9 +76,10 @@ class Step:
         sums[2] = sum(batch.predictions for batch in batches)
         sums[3] = sum(batch.tokens for batch in batches)
         drawn = [self.draw(step, micro, batch) for micro, batch in enumerate(batches)]
-        for batch, tasks in drawn:
+        passes = list(at_once(drawn, self.settings.at_once))
+        for batch, tasks in passes:
             if self.graphs is not None and self.graphs.takes(batch, tasks):
-                loss = self.graphs(batch, tasks, alone=len(batches) == 1)
+                loss = self.graphs(batch, tasks, alone=len(passes) == 1)
             else:
                 loss = self.run(batch, tasks)
             sums[0] += loss.total
@@ -140,6 +142,18 @@ class Step:
         logged = self.settings.log_gradients and step % self.settings.log_every == 0
         self.layer_norms = layer_norms(self.model) if logged else {}
         return self.optimizers.update(step, self.settings.steps)
+
+
+def at_once(drawn: Sequence[tuple[AnyBatch, Tasks]], size: int) -> Iterator[tuple[AnyBatch, Tasks]]:
+    """The passes of a step: so many batches as one where they are packed and have one and the same task."""
+    for start in range(0, len(drawn), size):
+        group = drawn[start : start + size]
+        tasks = group[0][1]
+        alike = len(tasks) == 1 and all(batch.packed and other == tasks for batch, other in group)
+        if size > 1 and alike:
+            yield join([batch for batch, _ in group]), tasks
+        else:
+            yield from group
 
 
 def generator(*numbers: int) -> Generator:
