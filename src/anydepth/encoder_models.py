@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.config_class import config
-from anydepth.data.collate import Batch, mapped
+from anydepth.data.any_batch import EncoderBatch
+from anydepth.data.collate import mapped
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.data.masking import MaskedBatch, MaskingConfig
 from anydepth.depth.perword import PerWord
@@ -101,18 +102,15 @@ class EncoderModel(Planned):
         self.norm = final_norm(layer)
         initialise_stack(self.encoder, config.encoder)
 
-    def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
+    def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""
         x, sees = self.embed(batch)
-        if batch.parts:
-            gates, _ = self.joint_gates(plans, batch.parts, batch.source)
-        else:
-            gates, _ = self.gates(plans, batch.key, batch.source, batch.noise)
+        gates, _ = self.gates_of(batch, plans)
         for state in self.encoder.states(x, plans.encoder, gates, sees):
             x = state
         return self.predict(x, batch)
 
-    def embed(self, batch: "EncoderBatch") -> tuple[Tensor, Sees]:
+    def embed(self, batch: EncoderBatch) -> tuple[Tensor, Sees]:
         """(B, S, D) embedded words, and what they may see."""
         if batch.packing is None:
             positions = torch.arange(batch.source.shape[1], device=batch.source.device)[None]
@@ -120,7 +118,7 @@ class EncoderModel(Planned):
         starts, longest, positions = batch.packing
         return self.source(batch.source, positions), Packed(starts, starts, longest, longest)
 
-    def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
+    def predict(self, x: Tensor, batch: EncoderBatch) -> Tensor:
         """The head, up to the output matrix."""
         raise NotImplementedError
 
@@ -142,7 +140,7 @@ class MaskedLM(EncoderModel):
         self.output, self.output_bias = self.source.words, nn.Parameter(torch.zeros(vocabulary))
         self.dense.apply(initialise)
 
-    def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
+    def predict(self, x: Tensor, batch: EncoderBatch) -> Tensor:
         """(B, S, D) last states → (M, D): only the slots go through the head."""
         assert isinstance(batch, MaskedBatch)
         chosen = self.norm(x.flatten(0, 1).index_select(0, batch.slots))
@@ -177,7 +175,7 @@ class Classifier(EncoderModel):
         """Whether all that runs is known beforehand, and is layers one after the other with nothing in between."""
         return self.unit is None and self.encoder.mix is None and not self.config.encoder.depth.gated
 
-    def forward(self, batch: "EncoderBatch", plans: Plans) -> Tensor:
+    def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         if not isinstance(self.encoder_depth, PerWord):
             return super().forward(batch, plans)
         assert isinstance(batch, LabelledBatch)
@@ -221,14 +219,14 @@ class Classifier(EncoderModel):
         real = torch.arange(width, device=x.device) < words.starts.diff()[:, None]
         return pool_rows(rows.unflatten(0, (texts, width)), real)
 
-    def predict(self, x: Tensor, batch: "EncoderBatch") -> Tensor:
+    def predict(self, x: Tensor, batch: EncoderBatch) -> Tensor:
         """(B, S, D) last states → (B, 2D); packed, a row for each segment."""
         if batch.packing is None:
             return pool_rows(self.norm(x), batch.source != self.pad)
         owners, texts = self.owners(batch)
         return pool(self.norm(x).flatten(0, 1), owners, texts + 1)[:texts]
 
-    def owners(self, batch: "EncoderBatch") -> tuple[Tensor, int]:
+    def owners(self, batch: EncoderBatch) -> tuple[Tensor, int]:
         """(N,) the text of each word, and how many there are; padding belongs to one more text."""
         device = batch.source.device
         if batch.packing is None:
@@ -265,5 +263,3 @@ def pool(states: Tensor, owners: Tensor, texts: int) -> Tensor:
 
 ModelConfig = TranslatorConfig | MaskedLMConfig | ClassifierConfig
 Model = Translator | MaskedLM | Classifier
-EncoderBatch = MaskedBatch | LabelledBatch
-AnyBatch = Batch | EncoderBatch

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from anydepth.config_class import config
+from anydepth.data.any_batch import AnyBatch
 from anydepth.data.collate import Batch
 from anydepth.depth import Depth, DepthConfig
 from anydepth.depth.full import FullConfig
@@ -174,12 +175,17 @@ class Planned(nn.Module):
             self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
         )
 
-    def joint_gates(
-        self, plans: Plans, parts: Sequence[Part], source: Tensor, target: Tensor | None = None
+    def gates_of(
+        self, batch: AnyBatch, plans: Plans, target: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Those of a joined batch, (K, 1, N, 1): each part of its words has its own."""
-        encoder, decoder = zip(*(self.gates(plans, part.key, source, part.noise) for part in parts))
-        return spread(encoder, source.shape[1]), spread(decoder, 0 if target is None else target.shape[1])
+        """Those of a batch. Drawn for a packed one they are (K, 1, N, 1): each part of a joined batch has its own; and a
+        gate's gradient costs less there, a sum along each word beside others instead of one over all words."""
+        parts = batch.parts or (Part(batch.key, batch.noise),)
+        drawn = any(noise is not None for part in parts for noise in part.noise)
+        if not (batch.packed and drawn):
+            return self.gates(plans, parts[0].key, batch.source, parts[0].noise)
+        encoder, decoder = zip(*(self.gates(plans, part.key, batch.source, part.noise) for part in parts))
+        return spread(encoder, batch.source.shape[1]), spread(decoder, 0 if target is None else target.shape[1])
 
     def logits(self, states: Tensor) -> Tensor:
         """(…, D) → (…, V)"""
@@ -231,10 +237,7 @@ class Translator(Planned):
     def forward(self, batch: Batch, plans: Plans) -> Tensor:
         """Decoder states (B, T, D) of a batch, ready for `logits`."""
         view = look_at(batch, self.pad)
-        if batch.parts:
-            encoder_gates, decoder_gates = self.joint_gates(plans, batch.parts, batch.source, batch.target_in)
-        else:
-            encoder_gates, decoder_gates = self.gates(plans, batch.key, batch.source, batch.noise)
+        encoder_gates, decoder_gates = self.gates_of(batch, plans, batch.target_in)
         memories = self.encode(batch.source, view.source_positions, view.source, plans, encoder_gates)
         x = self.target(batch.target_in, view.target_positions)
         return self.decode(x, view.target, memories, view.memory, plans, decoder_gates)

@@ -74,7 +74,7 @@ BothNoises = tuple[Noise | None, Noise | None]
 
 
 class Part(NamedTuple):
-    """Whose an equal share of a joined batch is (`data/joining.py`): its gates are its own."""
+    """Whose an equal share of a joined batch is (`data/any_batch.py`): its gates are its own."""
 
     key: str
     noise: BothNoises

@@ -449,6 +449,13 @@ def test_batches_of_an_update_computed_as_one_give_the_same_weights(tmp_path: Pa
             assert torch.allclose(weight, ends[1][name], atol=2e-5), name
 
 
+def test_gates_drawn_for_sentences_validate_packed_batches_too(tmp_path: Path) -> None:
+    sampled = ("model.encoder.depth.inference=sample", "model.decoder.depth.inference=sample")
+    config = loads(RECIPE, ["batching.layout=packed", "training.steps=1", *sampled])
+    lines = read_metrics(train(config, tmp_path / "run", quiet=True) / "metrics.jsonl")
+    assert [line["depth"] for line in lines if line["kind"] == "valid"] == ["3-4", "3-4"]
+
+
 def test_batches_to_compute_at_once_must_share_out_the_update() -> None:
     with pytest.raises(UserError, match=r"training.*at_once: accumulate = 3 batches cannot be shared out by 2"):
         loads(RECIPE, ["training.at_once=2"])

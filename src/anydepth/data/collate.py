@@ -55,7 +55,7 @@ class Batch(NamedTuple):
     noise: BothNoises = (None, None)
     """What the gates of a training step are drawn with; none for inference."""
     parts: tuple[Part, ...] = ()
-    """What it was joined of, if it was (`data/joining.py`)."""
+    """What it was joined of, if it was (`data/any_batch.py`)."""
 
     @property
     def predictions(self) -> int:

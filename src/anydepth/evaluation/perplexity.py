@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from anydepth import plan
+from anydepth.data.any_batch import AnyBatch
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.store import Store, tokenize
 from anydepth.describe import describe_plan
-from anydepth.encoder_models import AnyBatch, MaskedLMConfig
+from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name
 from anydepth.evaluation.figures import plain

@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from anydepth.config_class import config
-from anydepth.data.collate import Batch
-from anydepth.data.labelled_batch import LabelledBatch
-from anydepth.data.masking import MaskedBatch
+from anydepth.data.any_batch import AnyBatch
 from anydepth.depth.latent import Latent, draw_gates
 from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
@@ -132,7 +130,7 @@ def depth_distance(gates: Tensor, wanted: int, distance: str) -> Tensor:
     return (missed.abs() if distance == "absolute" else missed.square()).mean()
 
 
-def latent_stacks(model: Planned, batches: Sequence[Batch | MaskedBatch | LabelledBatch]) -> list[LatentStack]:
+def latent_stacks(model: Planned, batches: Sequence[AnyBatch]) -> list[LatentStack]:
     """The stacks that have latent depth, with the gates that the batches' noise draws."""
     found = []
     for place, (name, policy) in enumerate(model.policies.items()):

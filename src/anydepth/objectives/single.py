@@ -5,9 +5,7 @@ from typing import ClassVar, Literal
 from torch import Generator
 
 from anydepth.config_class import config
-from anydepth.data.collate import Batch
-from anydepth.data.labelled_batch import LabelledBatch
-from anydepth.data.masking import MaskedBatch
+from anydepth.data.any_batch import AnyBatch
 from anydepth.models import Planned
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy, losses_and_gradient
 from anydepth.objectives.tasks import Task, Tasks
@@ -27,7 +25,7 @@ class SingleConfig:
 
 def single(
     model: Planned,
-    batch: Batch | MaskedBatch | LabelledBatch,
+    batch: AnyBatch,
     plans: Plans,
     smoothing: float = 0.0,
     kernel: Kernel = losses_and_gradient,

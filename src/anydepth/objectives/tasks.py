@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anydepth.data.any_batch import EncoderBatch
 from anydepth.data.collate import Batch
 from anydepth.depth import Depth
-from anydepth.encoder_models import EncoderBatch, EncoderModel
+from anydepth.encoder_models import EncoderModel
 from anydepth.models import Translator, View, look_at
 from anydepth.nn.attention import Padded, Sees
 from anydepth.nn.bridge import Memory

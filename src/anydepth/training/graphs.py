@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from anydepth.data.any_batch import AnyBatch
 from anydepth.data.collate import mapped, tensors_of
-from anydepth.encoder_models import AnyBatch
 from anydepth.objectives.cross_entropy import Loss
 from anydepth.objectives.tasks import Tasks
 

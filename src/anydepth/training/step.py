@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from anydepth.data.any_batch import AnyBatch, join
 from anydepth.data.collate import Batch
-from anydepth.data.joining import join
 from anydepth.data.labelled_batch import LabelledBatch
-from anydepth.encoder_models import AnyBatch, Classifier, EncoderModel, Model
+from anydepth.encoder_models import Classifier, EncoderModel, Model
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from anydepth.data.any_batch import AnyBatch
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.store import Store
-from anydepth.encoder_models import AnyBatch, Model
+from anydepth.encoder_models import Model
 from anydepth.errors import UserError
 from anydepth.objectives.single import single
 from anydepth.plan import Plans

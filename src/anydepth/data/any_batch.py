@@ -1,4 +1,4 @@
-"""Several packed batches as one: a GPU is at its best with many words, whatever their language.
+"""The kinds of batches, and several packed ones as one: a GPU is at its best with many words, whatever their language.
 
 Batches of one run have the same sizes, so that the words of each are an equal share of the row; `parts` says whose they
 are. Languages that take turns have an update in common without kernels too small for the machine.
@@ -10,9 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anydepth.data.collate import Packing
-from anydepth.encoder_models import AnyBatch
+from anydepth.data.collate import Batch, Packing
+from anydepth.data.labelled_batch import LabelledBatch
+from anydepth.data.masking import MaskedBatch
 from anydepth.plan import Part
+
+EncoderBatch = MaskedBatch | LabelledBatch
+AnyBatch = Batch | EncoderBatch
 
 
 def join(batches: Sequence[AnyBatch]) -> AnyBatch:
