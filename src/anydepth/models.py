@@ -178,8 +178,8 @@ class Planned(nn.Module):
     def gates_of(
         self, batch: AnyBatch, plans: Plans, target: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Those of a batch. Drawn for a packed one they are (K, 1, N, 1): each part of a joined batch has its own; and a
-        gate's gradient costs less there, a sum along each word beside others instead of one over all words."""
+        """Those of a batch. Drawn for a packed one they are (K, 1, N, 1): each part of a joined batch has its own, and
+        a gate's gradient costs less there, a sum along each word beside others instead of one over all words."""
         parts = batch.parts or (Part(batch.key, batch.noise),)
         drawn = any(noise is not None for part in parts for noise in part.noise)
         if not (batch.packed and drawn):
