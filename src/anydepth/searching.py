@@ -1,5 +1,6 @@
 """The search that settings ask for, with a translator at a depth: word by word, or replayed as CUDA graphs."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
@@ -32,6 +33,8 @@ class Searcher:
     def __init__(self, model: Translator, marks: Marks, record: bool = True) -> None:
         self.model, self.marks, self.record = model, marks, record
         self.recordable: dict[tuple[Plans, str], bool] = {}
+        self.too_many: float = math.inf
+        """Places, of words in sources and translations at all layers, that were more than the device's memory has."""
 
     @property
     def device(self) -> torch.device:
@@ -50,10 +53,28 @@ class Searcher:
         decoding: DecodingConfig,
         sentences: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """(B, S) padded sources and (B,) words allowed, on the host. `sentences` numbers them, for sampling."""
-        if self.records(plans, key, decoding):
-            return self.replay(source, max_lengths, plans, key, decoding)
-        return self.grow(source, max_lengths, plans, key, decoding, sentences)
+        """(B, S) padded sources and (B,) words allowed, on the host. `sentences` numbers them, for sampling.
+
+        What does not fit into the device's memory is searched half by half, and later batches as large as well.
+        """
+        places = len(source) * (source.shape[1] + int(max_lengths.max())) * decoding.beam * len(plans.decoder)
+        if len(source) == 1 or places < self.too_many:
+            try:
+                if self.records(plans, key, decoding):
+                    return self.replay(source, max_lengths, plans, key, decoding)
+                return self.grow(source, max_lengths, plans, key, decoding, sentences)
+            except torch.OutOfMemoryError:
+                self.too_many = places
+            self.recorded.forget()  # only now: while an error is handled, what failed still holds its memory
+            if len(source) == 1:
+                lengths = f"{source.shape[1]} tokens, its translation may have {int(max_lengths)}"
+                raise UserError(f"{self.device} has too little memory left for a sentence of {lengths}")
+        half = len(source) // 2
+        return [
+            found
+            for part in (slice(half), slice(half, None))
+            for found in self.search(source[part], max_lengths[part], plans, key, decoding, sentences[part])
+        ]
 
     def grow(
         self,

@@ -38,7 +38,7 @@ CONTENTS = {
     "flexible-depth/from-scratch": (4, 25 + 24),
     "flexible-depth/decisive": (12, 1 + 6 + 3 * 24 + 2 * 36),
     # what latent depth can be scored at is learnt
-    "latent-depth/decisive": (15, 3),
+    "latent-depth/decisive": (19, 3),
     "latent-depth/figure4": (6, 0),
     "latent-depth/figure8": (2, 0),
     "latent-depth/mlm-table2": (13, 10),
@@ -221,15 +221,18 @@ def test_the_decisive_comparison_of_latent_depth() -> None:
     runs = trainings(chain("latent-depth/decisive"))
     for layers in (24, 48):
         for kind, depth in (("static", "full"), ("latent", "latent")):
-            sweep = [config for name, config in runs.items() if name.startswith(f"{kind}_{layers}_")]
+            sweep = [config for name, config in runs.items() if name.startswith(f"{kind}_sweep_{layers}_")]
             assert [config.training.optimizer.learning_rate for config in sweep] == [1.5e-3, 4e-3]
-            assert {layers_of(config) for config in sweep} == {(layers, layers)}
-            assert {config.model.decoder.depth.type for config in sweep} == {depth}
+            for config in (*sweep, runs[f"{kind}_{layers}"]):
+                assert layers_of(config) == (layers, layers)
+                assert config.model.decoder.depth.type == depth
     assert layers_of(runs["latent_100"]) == (12, 100)
     assert {config.model.layer.width for config in runs.values()} == {256}
     assert all(config.training.log_gradients for config in runs.values())
-    anneals = {c.model.decoder.depth.anneal_steps for c in runs.values() if c.model.decoder.depth.type == "latent"}
-    assert max(anneals) < min(config.training.steps for config in runs.values())
+    for config in runs.values():
+        if config.model.decoder.depth.type == "latent":
+            assert config.model.decoder.depth.anneal_steps < config.training.steps
+            assert 2 * config.training.objective.decoder_layers == config.model.decoder.layers
 
 
 def test_tables_of_multiscale_collaboration_differ_in_what_they_are_about() -> None:

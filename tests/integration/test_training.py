@@ -491,3 +491,13 @@ def test_every_policy_learns(folder: Path, tmp_path: Path, kind: Callable[..., A
     run = train(config(folder, *changes), tmp_path / "run", quiet=True)
     losses = [line["nll"] for line in metrics(run) if line["kind"] == "train"]
     assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.5
+
+
+def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
+    def no_memory() -> None:
+        raise torch.OutOfMemoryError
+
+    settings = config(tmp_path, "training.accumulate=2", "training.at_once=2", "training.log_every=1")
+    wanted = r"lower batching.tokens \(now \d+\) .* training.accumulate \(now 2\), or a lower training.at_once"
+    with when(3, "train", no_memory), pytest.raises(UserError, match=wanted):
+        train(settings, tmp_path / "run", quiet=True)

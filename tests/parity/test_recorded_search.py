@@ -1,5 +1,6 @@
 """On a GPU: searches recorded as CUDA graphs against the same searches kernel by kernel."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -80,3 +81,20 @@ def test_a_search_between_two_others_disturbs_neither() -> None:
                 found = searcher.replay(source, torch.full((batch,), 13), plans, "", settings)
                 tokens = [one.tokens for each in found for one in each]
                 assert expected.setdefault((name, batch), tokens) == tokens, (turn, name, batch)
+
+
+def test_where_memory_is_short_batches_are_halved_until_they_fit() -> None:
+    model = talkative_translator(PrefixConfig()).cuda()
+    source, limits = random_batch([(n % 60 + 1, 2) for n in range(512)]).source, torch.full((512,), 60)
+    with torch.no_grad():
+        expected = Searcher(model, MARKS).search(source, limits, model.plan(), "", SEARCHES["greedy"], range(512))
+        torch.cuda.empty_cache()
+        held, total = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[1]
+        searcher = Searcher(model, MARKS)
+        torch.cuda.set_per_process_memory_fraction((held + 2**25) / total)
+        try:
+            found = searcher.search(source, limits, model.plan(), "", SEARCHES["greedy"], range(512))
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+    assert searcher.too_many < math.inf
+    assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]

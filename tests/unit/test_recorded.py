@@ -1,17 +1,22 @@
 """Searches of a fixed shape, one after the other in the same places. (That recorded ones are those not recorded is
 tested on a GPU: tests/parity/test_recorded_search.py.)"""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from conftest import random_batch, talkative_translator
 from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
 
+from anydepth.decoding.decoder import DecodingConfig
 from anydepth.decoding.recorded import MOST, Shape
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.errors import UserError
+from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.searching import Searcher
 
@@ -73,3 +78,34 @@ def test_the_shape_not_used_for_longest_makes_room() -> None:
     made = searcher.recorded.made
     assert len(made) == MOST
     assert {key[-1] for key, _ in made} == {0, *range(MOST + 3 - (MOST - 1), MOST + 3)}
+
+
+def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device here holds 3 sentences; what was too much once is not tried again."""
+    model = talkative_translator(PrefixConfig())
+    searcher, plans, tried = Searcher(model, MARKS), model.plan(), []
+    source, limits = random_batch([(n % 5 + 1, 2) for n in range(10)]).source, torch.arange(3, 13)
+    beam, sampling = SEARCHES["beam"], DecodingConfig(beam=1, sample=True, n_best=2)
+    expected = [searcher.search(source, limits, plans, "", settings, range(10)) for settings in (beam, sampling)]
+    start, room = type(model).start, [3]
+
+    def short_of_memory(self: Translator, source: torch.Tensor, *given: Any) -> TranslatorDecoder:
+        tried.append(len(source))
+        if len(source) > room[0]:
+            raise torch.OutOfMemoryError
+        return start(self, source, *given)
+
+    monkeypatch.setattr(Translator, "start", short_of_memory)
+    found = searcher.search(source, limits, plans, "", beam, range(10))
+    assert found == expected[0]
+    assert tried == [10, 5, 2, 3, 2, 3]
+    tried.clear()
+    assert searcher.search(source, limits, plans, "", beam, range(10)) == expected[0]
+    assert tried == [2, 3, 2, 3]
+    searcher.too_many = math.inf
+    assert searcher.search(source, limits, plans, "", sampling, range(10)) == expected[1]
+    room[0] = 0
+    with pytest.raises(
+        UserError, match="cpu has too little memory left for a sentence of 5 tokens, its translation may"
+    ):
+        searcher.search(source[4:6], limits[:2], plans, "", beam, range(2))

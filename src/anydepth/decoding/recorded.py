@@ -22,7 +22,7 @@ MOST = 256
 """Shapes kept recorded at a time, so many that a dozen depths find theirs again; the one not used for longest makes
 room."""
 MOST_OF_MEMORY = 0.25
-"""And as much of a GPU's memory as they may take together."""
+"""And as much as they may take together of the memory that others leave: several processes may share a GPU."""
 FEWEST = 16
 """Places that a step looks at, at least."""
 
@@ -162,6 +162,6 @@ class RecordedSearches:
         return torch.cuda.memory_allocated(self.device) if self.recorder else 0
 
     def memory_is_full(self) -> bool:
-        """Whether what is kept takes its share of the GPU's."""
+        """Whether what is kept takes its share."""
         taken = sum(each.bytes for each in self.made.values())
-        return bool(self.recorder) and taken > MOST_OF_MEMORY * torch.cuda.mem_get_info(self.device)[1]
+        return bool(self.recorder) and taken > MOST_OF_MEMORY * (taken + torch.cuda.mem_get_info(self.device)[0])

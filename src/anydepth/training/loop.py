@@ -25,6 +25,7 @@ from anydepth.training.distributed import Ranks, agree, first_does, join, leave,
 from anydepth.training.gradients import LayerNorms, read_norms
 from anydepth.training.journal import Journal
 from anydepth.training.optim import Optimizers, learning_rate
+from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step, Sums, mixed
 from anydepth.training.validation import validate
 
@@ -52,7 +53,7 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
         stopping = False
-        with stop_politely() as stop, data.stream() as batches:
+        with stop_politely() as stop, data.stream() as batches, advice_if_memory_ends(data.batching.tokens, settings):
             while not run.enough():
                 run.window.add(step_once(run.progress.step + 1, [next(batches) for _ in range(settings.accumulate)]))
                 run.progress.step += 1
@@ -83,6 +84,17 @@ class Progress:
     best_loss: float = math.inf
     best_step: int = 0
     without_gain: int = 0
+
+
+@contextmanager
+def advice_if_memory_ends(tokens: int, settings: TrainingConfig) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        ways = [f"a lower batching.tokens (now {tokens}) with a higher training.accumulate (now {settings.accumulate})"]
+        ways += [f"a lower training.at_once (now {settings.at_once})"] if settings.at_once > 1 else []
+        ways += [] if settings.recompute else ["training.recompute=true"]
+        raise UserError(f"the GPU has too little memory left for this training: try {', or '.join(ways)}") from None
 
 
 @dataclass
