@@ -134,6 +134,14 @@ class Layer(nn.Module):
         branch = self.feed_forward(self.enter(x, self.ffn_norm))
         return self.leave(x, branch, gate, self.ffn_norm)
 
+    def projections(self) -> list[nn.Linear]:
+        """Those whose weights are used as they stand."""
+        context = self.context.attention if self.context is not None else None
+        changed: list[nn.Module] = []
+        if isinstance(context, NormedCrossAttention):
+            changed = [self.attention.qkv, context.query, context.key_value]
+        return [part for part in self.modules() if isinstance(part, nn.Linear) and part not in changed]
+
     def hold(self, slot: AnySlot, memory: Tensor | None, context: Tensor | None) -> None:
         """Prepares what the words of a translation will attend to, before the first of them comes."""
         if self.cross is not None and memory is not None:

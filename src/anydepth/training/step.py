@@ -1,6 +1,7 @@
 """One update of the weights."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from anydepth.training.distributed import Ranks, add_up, add_up_gradients
 from anydepth.training.gradients import LayerNorms, layer_norms
 from anydepth.training.graphs import GraphedPass
 from anydepth.training.optim import Optimizers
+from anydepth.training.rounded import Rounded
 from anydepth.training.settings import TrainingConfig
 
 
@@ -58,6 +60,7 @@ class Step:
         """Of the last step, if it is one to be logged."""
         on_gpu = ranks.device.type == "cuda"
         self.bf16 = settings.precision == "bf16" or (settings.precision == "auto" and on_gpu)
+        self.rounded = Rounded(model, self.bf16)
         self.compiled = settings.compile == "on" or (settings.compile == "auto" and on_gpu)
         self.kernel: Kernel = losses_and_gradient
         if self.compiled:
@@ -72,6 +75,7 @@ class Step:
     def __call__(self, step: int, batches: Sequence[AnyBatch]) -> Sums:
         """Step number `step`, counted from 1, on this rank's batches."""
         torch.manual_seed(mixed(self.seed, step, self.ranks.rank, 3))
+        self.rounded.refresh()
         sums = torch.zeros(4, device=self.ranks.device)
         sums[2] = sum(batch.predictions for batch in batches)
         sums[3] = sum(batch.tokens for batch in batches)
@@ -111,6 +115,10 @@ class Step:
 
     def run(self, batch: AnyBatch, tasks: Tasks) -> Loss:
         """Adds this batch's gradients to those of the step."""
+        with self.rounded if used_once(tasks) else nullcontext():
+            return self.differentiate(batch, tasks)
+
+    def differentiate(self, batch: AnyBatch, tasks: Tasks) -> Loss:
         smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
@@ -142,6 +150,12 @@ class Step:
         logged = self.settings.log_gradients and step % self.settings.log_every == 0
         self.layer_norms = layer_norms(self.model) if logged else {}
         return self.optimizers.update(step, self.settings.steps)
+
+
+def used_once(tasks: Tasks) -> bool:
+    """Whether each weight gets one gradient: several would be added up in bfloat16."""
+    plans = [plan.layers for task in tasks for plan in task.plans]
+    return len(tasks) == 1 and all(len(set(layers)) == len(layers) for layers in plans)
 
 
 def at_once(drawn: Sequence[tuple[AnyBatch, Tasks]], size: int) -> Iterator[tuple[AnyBatch, Tasks]]:
