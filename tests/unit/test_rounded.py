@@ -11,11 +11,13 @@ from anydepth.nn.bridge import LastStateConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig, ObjectiveConfig, SingleConfig
+from anydepth.objectives.tasks import Task
+from anydepth.plan import Plan, Plans
 from anydepth.training.distributed import Ranks
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.rounded import Rounded
 from anydepth.training.settings import TrainingConfig
-from anydepth.training.step import Step
+from anydepth.training.step import Step, used_once
 
 VOCABULARY = 30
 
@@ -70,3 +72,11 @@ def test_layers_have_their_rounded_weights_inside_only() -> None:
     assert rounded == {name for name in names if "layers" in name and "norm" not in name}
     assert {name for name, weight in model.named_parameters() if weight.dtype == torch.float32} == names
     assert not step_in("fp32", LastStateConfig(), SingleConfig()).rounded.copies
+
+
+def test_weights_used_twice_are_left_to_autocast() -> None:
+    """Gradients of a copy would be added up in bfloat16."""
+    once, twice = Plan((0, 1)), Plan((0, 0))
+    assert used_once((Task(Plans(once, once), 1.0),))
+    assert not used_once((Task(Plans(once, twice), 1.0),))
+    assert not used_once((Task(Plans(once, once), 1.0), Task(Plans(once, Plan((0,))), 1.0)))

@@ -1,5 +1,8 @@
 """Attention to the running context of a multiscale encoder, as a part of a layer (Wei et al. 2020, Eq. 12 and 13)."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,12 +29,13 @@ class ContextAttention(nn.Module):
         """(B, T, D) of the own attention, (B, T, D) queries and (B, S, D) context → (B, T, D)."""
         return self.fuse(own, self.attention(x, context, sees, held))
 
-    def beside(self, attention: SelfAttention, norm: nn.LayerNorm, x: Tensor, context: Tensor, sees: Sees) -> Tensor:
-        """With the self-attention of an encoder layer and the norm before it; in training in one projection."""
-        assert isinstance(self.attention, NormedCrossAttention)
-        if self.training:
-            return self.fuse(*self.attention.together(attention, norm, x, context, sees))
-        return self(attention(norm(x), sees), x, context, sees)
+    def beside(self, attention: SelfAttention, x: Tensor, context: Tensor, sees: Sees, folded: "Folded") -> Tensor:
+        """With the self-attention of an encoder layer: their queries come from the same words, in one projection."""
+        q, k, v, asked = split_heads(F.linear(normalised(x, folded.epsilon), *folded.own), 4, attention.heads)
+        keys, values = split_heads(F.linear(context, *folded.context), 2, attention.heads)
+        own = attend(q, k, v, sees, causal=False, dropout=attention.dropout)
+        found = attend(asked, keys, values, sees, causal=False, dropout=self.attention.dropout)
+        return self.fuse(attention.out(own.flatten(2)), self.attention.out(found.flatten(2)))
 
     def fuse(self, own: Tensor, found: Tensor) -> Tensor:
         if not self.gated:
@@ -53,6 +57,10 @@ class NormedCrossAttention(CrossAttention):
         super().__init__(width, heads, bias, dropout)
         self.query_norm, self.key_norm, self.value_norm = (nn.LayerNorm(width, epsilon) for _ in range(3))
 
+    @property
+    def norms(self) -> tuple[nn.LayerNorm, nn.LayerNorm, nn.LayerNorm]:
+        return self.query_norm, self.key_norm, self.value_norm
+
     def queries(self, x: Tensor) -> Tensor:
         weight, bias = behind(self.query_norm, self.query.weight, self.query.bias)
         return F.linear(normalised(x, self.query_norm.eps), weight, bias).unflatten(2, (self.heads, -1))
@@ -60,21 +68,39 @@ class NormedCrossAttention(CrossAttention):
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.key_value.weight.chunk(2)
         biases = (None, None) if self.key_value.bias is None else self.key_value.bias.chunk(2)
-        norms = self.key_norm, self.value_norm
-        weight, bias = in_one(*(behind(norm, *own) for norm, *own in zip(norms, weights, biases)))
-        k, v = split_heads(F.linear(memory, weight, bias), 2, self.heads)
+        weights, biases = zip(*(behind(norm, *own) for norm, *own in zip(self.norms[1:], weights, biases)))
+        k, v = split_heads(F.linear(memory, torch.cat(weights), torch.cat(biases)), 2, self.heads)
         return k, v
 
-    def together(
-        self, attention: SelfAttention, norm: nn.LayerNorm, x: Tensor, context: Tensor, sees: Sees
-    ) -> tuple[Tensor, Tensor]:
-        """What a self-attention finds and what this one does: their queries come from the same words."""
-        own = behind(norm, attention.qkv.weight, attention.qkv.bias)
-        weight, bias = in_one(own, behind(self.query_norm, self.query.weight, self.query.bias))
-        q, k, v, asked = split_heads(F.linear(normalised(x, norm.eps), weight, bias), 4, self.heads)
-        found = attend(q, k, v, sees, causal=False, dropout=attention.dropout)
-        in_context = attend(asked, *self.keys_and_values(context), sees, causal=False, dropout=self.dropout)
-        return attention.out(found.flatten(2)), self.out(in_context.flatten(2))
+
+class Folded(NamedTuple):
+    """The projections of one encoder layer with the norms before them as a part of them."""
+
+    own: tuple[Tensor, Tensor]
+    """(4D, D) and (4D,): queries, keys and values of the words, and their queries to the context."""
+    context: tuple[Tensor, Tensor]
+    """(2D, D) and (2D,): keys and values of the context."""
+    epsilon: float
+
+
+def fold(layers: Sequence[tuple[SelfAttention, nn.LayerNorm, NormedCrossAttention]]) -> list[Folded]:
+    """W (γ · x + β) + b as one projection of x, as `behind` does it, for all layers at once: one by one these are small
+    kernels, and 72 layers have many. In the type that products are computed in."""
+    projections = [part for own, _, asked in layers for part in (own.qkv, asked.query, asked.key_value)]
+    norms = [norm for _, own, asked in layers for norm in (own, own, own, *asked.norms)]
+    weight = torch.cat(tuple(part.weight for part in projections))
+    kind, width = weight.device.type, weight.shape[1]
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    with torch.autocast(kind, enabled=False):
+        squares = weight.view(len(norms), width, width)
+        scaled = squares * torch.stack([norm.weight for norm in norms])[:, None]
+        shift = (squares @ torch.stack([norm.bias for norm in norms])[:, :, None]).flatten()
+        biases = [part.bias for part in projections if part.bias is not None]
+        shift = shift + torch.cat(tuple(biases)) if biases else shift
+    weights = scaled.to(dtype).view(len(layers), 6 * width, width).split([4 * width, 2 * width], 1)
+    shifts = shift.to(dtype).view(len(layers), 6 * width).split([4 * width, 2 * width], 1)
+    own, context = (zip(weight.unbind(), bias.unbind()) for weight, bias in zip(weights, shifts))
+    return [Folded(mine, shared, norm.eps) for mine, shared, (_, norm, _) in zip(own, context, layers)]
 
 
 def normalised(x: Tensor, epsilon: float) -> Tensor:
@@ -87,9 +113,3 @@ def behind(norm: nn.LayerNorm, weight: Tensor, bias: Tensor | None) -> tuple[Ten
     all words, and norms of the same words are one."""
     shift = weight @ norm.bias
     return weight * norm.weight, shift if bias is None else shift + bias
-
-
-def in_one(*projections: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Several projections of the same words as one."""
-    weights, biases = zip(*projections)
-    return torch.cat(weights), torch.cat(biases)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anydepth.config_class import config
 from anydepth.nn.attention import CrossAttention, Sees, SelfAttention
 from anydepth.nn.cache import AnySlot
-from anydepth.nn.context import ContextAttention, NormedCrossAttention
+from anydepth.nn.context import ContextAttention, Folded, NormedCrossAttention
 
 COMPILER: dict[str, Any] = {"triton.mix_order_reduction": False}
 """Layer-norm gradients by two reductions instead of one of mixed order: 9 % of a whole training step on an H200."""
@@ -93,22 +93,31 @@ class Layer(nn.Module):
         sees_memory: Sees | None = None,
         slot: AnySlot | None = None,
         context: Tensor | None = None,
+        folded: Folded | None = None,
     ) -> Tensor:
-        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, (1, N, 1) if
-        words do, or None for 1."""
-        x = self.begin(x, gate, sees, slot, context)
+        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, (1, N, 1) if words do, or None
+        for 1."""
+        x = self.begin(x, gate, sees, slot, context, folded)
         return self.finish(x, gate, memory, sees_memory, slot, context)
 
     def begin(
-        self, x: Tensor, gate: Tensor | None, sees: Sees, slot: AnySlot | None = None, context: Tensor | None = None
+        self,
+        x: Tensor,
+        gate: Tensor | None,
+        sees: Sees,
+        slot: AnySlot | None = None,
+        context: Tensor | None = None,
+        folded: Folded | None = None,
     ) -> Tensor:
         """Self-attention: what, in a decoder, does not depend on the source."""
-        if self.context is not None and self.cross is None:
-            assert context is not None
-            assert isinstance(self.attention_norm, nn.LayerNorm)
-            branch = self.context.beside(self.attention, self.attention_norm, x, context, sees)
-        else:
+        if self.context is None or self.cross is not None:
             branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
+        else:
+            assert context is not None
+            if folded is not None:
+                branch = self.context.beside(self.attention, x, context, sees, folded)
+            else:
+                branch = self.context(self.attention(self.attention_norm(x), sees), x, context, sees)
         return self.leave(x, branch, gate, self.attention_norm)
 
     def finish(
@@ -134,12 +143,20 @@ class Layer(nn.Module):
         branch = self.feed_forward(self.enter(x, self.ffn_norm))
         return self.leave(x, branch, gate, self.ffn_norm)
 
+    @property
+    def foldable(self) -> tuple[SelfAttention, nn.LayerNorm, NormedCrossAttention] | None:
+        """The parts of an encoder layer that reads a context, for `fold`."""
+        context = self.context.attention if self.context is not None else None
+        if not (isinstance(context, NormedCrossAttention) and isinstance(self.attention_norm, nn.LayerNorm)):
+            return None
+        return self.attention, self.attention_norm, context
+
     def projections(self) -> list[nn.Linear]:
         """Those whose weights are used as they stand."""
-        context = self.context.attention if self.context is not None else None
         changed: list[nn.Module] = []
-        if isinstance(context, NormedCrossAttention):
-            changed = [self.attention.qkv, context.query, context.key_value]
+        if self.foldable:
+            attention, _, context = self.foldable
+            changed = [attention.qkv, context.query, context.key_value]
         return [part for part in self.modules() if isinstance(part, nn.Linear) and part not in changed]
 
     def hold(self, slot: AnySlot, memory: Tensor | None, context: Tensor | None) -> None:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from anydepth.nn.attention import Sees
 from anydepth.nn.bridge import Memory
 from anydepth.nn.cache import AnyCache, AnySlot
+from anydepth.nn.context import Folded, fold
 from anydepth.nn.layers import COMPILER, Layer, LayerConfig
 from anydepth.nn.mix import LinearMix
 from anydepth.plan import Plan
@@ -47,11 +48,12 @@ class Stack(nn.Module):
         earlier: list[Tensor] = []
         x = x if self.mix is None else self.mix(earlier, x)
         yield x
+        folded = self.folded(plan) if self.training else []
         for step, layer in enumerate(plan.layers):
             gate = None if gates is None else gates[step]
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
-            x = self.step(layer, x, gate, sees, memory, sees_memory, slot)
+            x = self.step(layer, x, gate, sees, memory, sees_memory, slot, folded[step] if folded else None)
             x = x if self.mix is None else self.mix(earlier, x)
             yield x
 
@@ -64,10 +66,17 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         sees_memory: Sees | None = None,
         slot: AnySlot | None = None,
+        folded: Folded | None = None,
     ) -> Tensor:
         """One layer: x + z · F_l(x)."""
         state, context = memory or (None, None)
-        return self.run(Layer.__call__, layer, x, gate, sees, state, sees_memory, slot, context)
+        return self.run(Layer.__call__, layer, x, gate, sees, state, sees_memory, slot, context, folded)
+
+    def folded(self, plan: Plan) -> list[Folded]:
+        """The projections of each step, where layers read a context."""
+        layers = [self.layers[layer] for layer in plan.layers]
+        foldable = [parts for layer in layers if isinstance(layer, Layer) and (parts := layer.foldable)]
+        return fold(foldable) if foldable else []
 
     def begin(self, layer: int, x: Tensor, gate: Tensor | None, sees: Sees) -> Tensor:
         """The part of a layer that does not depend on the memory, for exits that share it."""
