@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from anydepth.models import Translator
-from anydepth.nn.cache import BeamCache
+from anydepth.nn.cache import BeamCache, RoomFor, new_room
 from anydepth.plan import Plans
 from anydepth.reading import Part, Reader
 
@@ -11,12 +11,21 @@ from anydepth.reading import Part, Reader
 class TranslatorBeams:
     """K growing translations of each of B sentences, all at the same word: K queries (B, K, D) of one sentence."""
 
-    def __init__(self, model: Translator, plans: Plans, key: str, sentences: int, beam: int, room: int) -> None:
+    def __init__(
+        self,
+        model: Translator,
+        plans: Plans,
+        key: str,
+        sentences: int,
+        beam: int,
+        room: int,
+        room_for: RoomFor = new_room,
+    ) -> None:
         """`room` words at most."""
         weight = model.output.weight
         self.model, self.plans = model, plans
         self.reader = Reader(model, key)
-        self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device)
+        self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device, room_for)
         self.part, self.at = Part(plans.decoder, self.cache), self.cache.at
 
     def open(self, source: Tensor) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from anydepth.errors import UserError
 from anydepth.models import Translator
-from anydepth.nn.cache import FixedCache
+from anydepth.nn.cache import FixedCache, RoomFor, new_room
 from anydepth.plan import Plan, Plans
 from anydepth.reading import Part, Reader
 
@@ -19,7 +19,9 @@ class TranslatorDrafter:
     those of the full depth, which runs only the layers above. Otherwise (sub-networks) the draft has caches of its own.
     """
 
-    def __init__(self, model: Translator, plans: Plans, draft: Plan, room: int, key: str = "") -> None:
+    def __init__(
+        self, model: Translator, plans: Plans, draft: Plan, room: int, key: str = "", room_for: RoomFor = new_room
+    ) -> None:
         """`room` words at most in a row, drafted ones included."""
         if model.decoder.mix is not None:
             raise UserError("speculate: with DLCL the layers above a draft read all states below it, not its last one")
@@ -29,7 +31,7 @@ class TranslatorDrafter:
         above = Plan(plans.decoder.layers[len(draft) :]) if self.shared else plans.decoder
         weight = model.output.weight
         self.low, self.high = (
-            Part(plan, FixedCache(len(plan), room, weight.dtype, weight.device)) for plan in (draft, above)
+            Part(plan, FixedCache(len(plan), room, weight.dtype, weight.device, room_for)) for plan in (draft, above)
         )
         self.used: int | None = None
 

@@ -19,6 +19,7 @@ from anydepth.decoding.speculative import speculate
 from anydepth.drafter import TranslatorDrafter
 from anydepth.errors import UserError
 from anydepth.models import Translator
+from anydepth.nn.cache import RoomFor
 from anydepth.plan import Plan, Plans
 from anydepth.reading import recordable
 
@@ -33,6 +34,7 @@ class Searcher:
     def __init__(self, model: Translator, marks: Marks, record: bool = True) -> None:
         self.model, self.marks, self.record = model, marks, record
         self.recordable: dict[tuple[Plans, str], bool] = {}
+        self.gating: dict[tuple[Plans, str], str] = {}
         self.too_many: float = math.inf
         """Places, of words in sources and translations at all layers, that were more than the device's memory has."""
 
@@ -112,18 +114,25 @@ class Searcher:
         drafts, penalty, marks = decoding.draft_words if decoding.speculate else 0, decoding.length_penalty, self.marks
         draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
 
-        def make(shape: Shape) -> Search:
+        def make(shape: Shape, room_for: RoomFor) -> Search:
             rows, words = shape.rows, shape.words
             if drafts:
-                drafter = TranslatorDrafter(self.model, plans, draft, words + drafts + 1, key)
+                drafter = TranslatorDrafter(self.model, plans, draft, words + drafts + 1, key, room_for)
                 return Speculation(drafter, rows, words, marks, penalty, drafts, self.device)
-            beams = TranslatorBeams(self.model, plans, key, rows, decoding.beam, words)
+            beams = TranslatorBeams(self.model, plans, key, rows, decoding.beam, words, room_for)
             if decoding.beam == 1:
                 return GreedySearch(beams, rows, words, marks, penalty)
             return BeamSearch(beams, rows, decoding.beam, words, marks, penalty, decoding.n_best)
 
-        what = (plans, key, draft, drafts, decoding.beam, decoding.n_best, penalty)
+        what = (plans, self.gating_key(plans, key), draft, drafts, decoding.beam, decoding.n_best, penalty)
         return self.recorded.search(what, make, source, max_lengths, marks, self.model.source.longest)
+
+    def gating_key(self, plans: Plans, key: str) -> str:
+        """The key where gates may depend on it; without them languages of the same plan share their searches."""
+        if (plans, key) not in self.gating:
+            gates = self.model.gates(plans, key, torch.zeros(1, 1, dtype=torch.long, device=self.device))
+            self.gating[plans, key] = "" if all(each is None for each in gates) else key
+        return self.gating[plans, key]
 
     def speculate(
         self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig

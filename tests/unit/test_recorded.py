@@ -109,3 +109,28 @@ def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytes
         UserError, match="cpu has too little memory left for a sentence of 5 tokens, its translation may"
     ):
         searcher.search(source[4:6], limits[:2], plans, "", beam, range(2))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_of_all_shapes_share_their_memory(name: str) -> None:
+    model = talkative_translator(PrefixConfig())
+    searcher = Searcher(model, MARKS)
+    sizes = []
+    for sentences, words in ((2, 20), (8, 30), (3, 10), (8, 30)):
+        source, limits = random_batch([(3, 2)] * sentences).source, torch.full((sentences,), words)
+        found = searcher.replay(source, limits, model.plan(), "", SEARCHES[name])
+        expected = searcher.grow(source, limits, model.plan(), "", SEARCHES[name], range(sentences))
+        assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
+        sizes.append([room.numel() for room in searcher.recorded.rooms.rooms])
+    assert len(searcher.recorded.made) == 3
+    assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
+    assert len(sizes[0]) == 2 * len(model.plan().decoder)  # keys and values of each step
+
+
+def test_languages_share_their_searches_unless_gates_may_tell_them_apart() -> None:
+    for depth, made in ((PrefixConfig(), 1), (LatentConfig(inference="soft"), 2)):
+        model = talkative_translator(depth)
+        searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([2])
+        for key in "abab":
+            searcher.replay(source, limits, model.plan(key=key), key, SEARCHES["greedy"])
+        assert len(searcher.recorded.made) == made

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from anydepth.decoding.decoder import Hypothesis, Marks
 from anydepth.decoding.in_place import Search
+from anydepth.nn.cache import RoomFor, SharedRooms
 from anydepth.nn.recorder import Recorder, power_of_two
 
 MOST = 256
 """Shapes kept recorded at a time, so many that a dozen depths find theirs again; the one not used for longest makes
-room."""
+room for the next."""
 MOST_OF_MEMORY = 0.25
-"""And as much as they may take together of the memory that others leave: several processes may share a GPU."""
+"""Of the memory that others leave, since several processes may share a GPU. With more they are all forgotten."""
 FEWEST = 16
 """Places that a step looks at, at least."""
 
@@ -55,7 +56,6 @@ class RecordedSearch:
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
         self.answers = [torch.empty_like(search.asked, device="cpu") for _ in range(2)]
-        self.bytes = 0
         if recorder:
             self.answers = [answer.pin_memory() for answer in self.answers]
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
@@ -112,7 +112,7 @@ class RecordedSearch:
 
 
 class RecordedSearches:
-    """By what is searched with and by shape, made at first sight."""
+    """By what is searched with and by shape, made at first sight. Their caches share memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
@@ -123,15 +123,18 @@ class RecordedSearches:
     def forget(self) -> None:
         """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""
         self.made.clear()
+        self.rooms = SharedRooms()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             self.recorder = Recorder()
+        self.others = self.allocated()
+        """Bytes that were not ours when the first search was recorded."""
 
     @torch.no_grad()
     def search(
         self,
         key: object,
-        make: Callable[[Shape], Search],
+        make: Callable[[Shape, RoomFor], Search],
         source: Tensor,
         max_lengths: Tensor,
         marks: Marks,
@@ -143,15 +146,12 @@ class RecordedSearches:
         if (key, shape) in self.made:
             self.made.move_to_end((key, shape))
             return self.made[key, shape].search(source, max_lengths)
-        while self.made and (len(self.made) >= MOST or self.memory_is_full()):
+        if len(self.made) >= MOST:
             self.made.popitem(last=False)
-        if not self.made:
+        if not self.made or self.memory_is_full():
             self.forget()
-        before = self.allocated()
-        made = self.made[key, shape] = RecordedSearch(make(shape), shape, marks, self.recorder)
-        found = made.search(source, max_lengths)
-        made.bytes = self.allocated() - before
-        return found
+        made = self.made[key, shape] = RecordedSearch(make(shape, self.rooms.search()), shape, marks, self.recorder)
+        return made.search(source, max_lengths)
 
     @property
     def recordings(self) -> int:
@@ -163,5 +163,5 @@ class RecordedSearches:
 
     def memory_is_full(self) -> bool:
         """Whether what is kept takes its share."""
-        taken = sum(each.bytes for each in self.made.values())
+        taken = self.allocated() - self.others
         return bool(self.recorder) and taken > MOST_OF_MEMORY * (taken + torch.cuda.mem_get_info(self.device)[0])

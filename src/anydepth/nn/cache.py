@@ -6,6 +6,10 @@ step is the same computation whatever its position, which is what CUDA graphs re
 a word of its own, and can take words back. A `BeamCache` holds the hypotheses of a beam side by side.
 """
 
+import itertools
+import math
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -81,6 +85,35 @@ def as_scores(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
 
 
+RoomFor = Callable[[tuple[int, ...], Tensor], Tensor]
+"""Gives a tensor of this shape, like that one."""
+
+
+def new_room(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return like.new_zeros(shape)
+
+
+class SharedRooms:
+    """Memory for the caches of searches that never run at the same time: all of them begin with the first room, and the
+    next is the next one's. What another search has left there is never looked at."""
+
+    def __init__(self) -> None:
+        self.rooms: list[Tensor] = []
+
+    def search(self) -> RoomFor:
+        """The rooms of one search, from the first."""
+        numbers = itertools.count()
+        return lambda shape, like: self.room(next(numbers), shape, like)
+
+    def room(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        size = math.prod(shape)
+        if number == len(self.rooms):
+            self.rooms.append(like.new_zeros(size))
+        if self.rooms[number].numel() < size or self.rooms[number].dtype != like.dtype:
+            self.rooms[number] = like.new_zeros(size)  # earlier searches keep the smaller one
+        return self.rooms[number][:size].view(shape)
+
+
 class FixedSlot:
     """As `Slot`, (R, T, H, d) from the beginning; words are written where the cache says they stand."""
 
@@ -105,7 +138,7 @@ class FixedSlot:
         self.values[:, : value.shape[1]] = value
 
     def room_for(self, like: Tensor) -> Tensor:
-        return like.new_zeros(like.shape[0], self.cache.room, *like.shape[2:])
+        return self.cache.room_for((like.shape[0], self.cache.room, *like.shape[2:]), like)
 
 
 class FixedCache:
@@ -120,7 +153,10 @@ class FixedCache:
     used: int
     """Places that may hold a word."""
 
-    def __init__(self, steps: int, room: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, steps: int, room: int, dtype: torch.dtype, device: torch.device, room_for: RoomFor = new_room
+    ) -> None:
+        self.room_for = room_for
         self.room = 8 * -(-room // 8)  # so that attention can read rows of `earlier` as they stand
         self.slots = [FixedSlot(self) for _ in range(steps)]
         places = torch.arange(self.room, device=device)
@@ -157,7 +193,7 @@ class BeamSlot:
         cache = self.cache
         if self.keys is None or self.values is None:
             shape = (len(key), cache.room, *key.shape[1:])
-            self.keys, self.values = key.new_zeros(shape), value.new_zeros(shape)
+            self.keys, self.values = cache.room_for(shape, key), cache.room_for(shape, value)
         self.keys.index_copy_(1, cache.at, key[:, None])
         self.values.index_copy_(1, cache.at, value[:, None])
         return self.keys[:, : cache.used].flatten(1, 2), self.values[:, : cache.used].flatten(1, 2), cache.mask
@@ -172,8 +208,16 @@ class BeamCache:
     """
 
     def __init__(
-        self, steps: int, sentences: int, beam: int, room: int, dtype: torch.dtype, device: torch.device
+        self,
+        steps: int,
+        sentences: int,
+        beam: int,
+        room: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        room_for: RoomFor = new_room,
     ) -> None:
+        self.room_for = room_for
         self.room = self.used = room
         self.slots = [BeamSlot(self) for _ in range(steps)]
         self.at = torch.zeros(1, dtype=torch.long, device=device)
