@@ -15,6 +15,7 @@ from conftest import FULL, Cli, random_batch, tiny_translator
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
+from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
@@ -88,8 +89,9 @@ def test_what_an_engine_cannot_express_is_refused(
         (PrefixConfig(), {"norm": "post"}),
         (PrefixConfig(), {"embedding_norm": True, "positions": "learned"}),
         (PrefixConfig(), {"tie": "none"}),
+        (PrefixConfig(), {"activation": "gelu", "norm_epsilon": 0.3}),
     ],
-    ids=["prefix", "recurrent", "soft gates", "post-norm", "embedding norm", "untied"],
+    ids=["prefix", "recurrent", "soft gates", "post-norm", "embedding norm", "untied", "other layers"],
 )
 def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: dict[str, Any], tmp_path: Path) -> None:
     run = random_run(depth, **settings)
@@ -105,7 +107,22 @@ def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: 
     assert len(found) >= len(TEXTS)
 
 
-@pytest.mark.parametrize("settings", [{}, {"embedding_norm": True, "positions": "learned"}], ids=["pegasus", "mbart"])
+def test_other_layers_of_the_same_weights_are_another_export(tmp_path: Path) -> None:
+    """`--set` may choose them."""
+    weights, layers = random_run(PrefixConfig()).model.state_dict(), set()
+    for depth in (PrefixConfig(), LayerDropConfig()):
+        run = random_run(depth)
+        run.folder = tmp_path
+        run.model.load_state_dict(weights)
+        ours, theirs = (one.translations(TEXTS, "2-2", beam=1) for one in (run, CTranslate2Run.of(run)))
+        assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours], depth
+        layers.add(run.plan("2-2").decoder.layers)
+    assert len(layers) == 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{"activation": "gelu"}, {"embedding_norm": True, "positions": "learned"}], ids=["pegasus", "mbart"]
+)
 def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -131,6 +148,9 @@ def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:
         export_run(random_run(PrefixConfig(), norm="post"), tmp_path / "a", "huggingface")
     with pytest.raises(UserError, match="one word matrix"):
         export_run(random_run(PrefixConfig(), tie="decoder"), tmp_path / "a", "huggingface")
+    with pytest.raises(UserError, match=r"normalise with an epsilon of 1e-05, not 0\.001"):
+        export_run(random_run(PrefixConfig(), norm_epsilon=1e-3), tmp_path / "a", "huggingface")
+    assert not (tmp_path / "a").exists()
 
 
 # ---- through the command line
