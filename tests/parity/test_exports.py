@@ -173,6 +173,9 @@ def test_translating_with_ctranslate2_from_the_command_line(golden: Path, tmp_pa
     code, _, error = cli("translate", golden, text, "--engine", "ctranslate2", "--sample")
     assert code == 2
     assert "--sample: not with --engine ctranslate2" in error
+    code, _, error = cli("translate", golden, text, "--engine", "ctranslate2", "--device", "cuda")
+    assert code == 2
+    assert "--device cuda: --engine ctranslate2 runs on the CPU" in error
 
 
 def test_an_export_in_eight_bits_is_smaller(golden: Path, tmp_path: Path, cli: Cli) -> None:

@@ -210,9 +210,14 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         (["--exit", 1, "--beam", 3], "exit: words stop early in greedy search"),
         (["--exit", 1, "--speculate"], "exit: words stop early in greedy search"),
         (["--exit", 1, "--depth", "auto"], "--exit: how sure it must be depends on the depth"),
+        (["--exit", 1, "--depth", "selector@20"], "--exit: how sure it must be depends on the depth"),
         (["--exit-margin", 0.5], "--exit-margin is for early exits: give --exit as well"),
         (["--exit", 1, "--engine", "ctranslate2"], "--exit: not with --engine ctranslate2"),
     ):
         code, _, error = cli("translate", run, text, *wrong)
         assert code == 2
         assert message in error
+    (run / "confidence.json").write_text("[")
+    code, _, error = cli("confidence", run, "--source", text)
+    assert code == 2
+    assert "confidence.json is damaged" in error
