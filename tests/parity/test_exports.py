@@ -107,6 +107,43 @@ def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: 
     assert len(found) >= len(TEXTS)
 
 
+@pytest.mark.parametrize("eager", [True, False], ids=["wants to end", "goes on"])
+def test_ctranslate2_keeps_the_rules_of_a_search(eager: bool, tmp_path: Path) -> None:
+    """Also where the first word is the end mark."""
+    run = random_run(PrefixConfig(), tie="none")
+    run.folder, words = tmp_path, run.model.output.weight
+    ((first,), *_) = run.translations(TEXTS, beam=1)
+    if eager:
+        with torch.no_grad():
+            words[run.tokenizers.target.eos] = 1.5 * words[first.tokens[0]]
+        run.searchers.clear()
+    said = []
+    for rules in ({}, {"min_length": 9} if eager else {"block_ngrams": 2}):
+        ours, theirs = (one.translations(TEXTS, beam=1, **rules) for one in (run, CTranslate2Run.of(run)))
+        said.append([one[0].tokens for one in ours])
+        assert [one[0].tokens for one in theirs] == said[-1]
+    assert said[0] != said[1]
+    assert ([] in said[0][:-1]) == eager
+
+
+def tempted_run() -> Run:
+    """One that would say bos and pad, if they were not forbidden."""
+    run = random_run(PrefixConfig())
+    said = [token for (best,) in run.translations(TEXTS, beam=1) for token in best.tokens]
+    target, words = run.tokenizers.target, run.model.output.weight
+    with torch.no_grad():
+        words[target.bos] = words[target.pad] = 2 * words[max(said, key=said.count)]
+    run.searchers.clear()
+    return run
+
+
+def test_ctranslate2_says_no_marks(tmp_path: Path) -> None:
+    run = tempted_run()
+    run.folder = tmp_path
+    ours, theirs = (one.translations(TEXTS, beam=1) for one in (run, CTranslate2Run.of(run)))
+    assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours]
+
+
 def test_other_layers_of_the_same_weights_are_another_export(tmp_path: Path) -> None:
     """`--set` may choose them."""
     weights, layers = random_run(PrefixConfig()).model.state_dict(), set()
@@ -141,6 +178,22 @@ def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_p
             ends = (run.tokenizers.target.eos, run.tokenizers.target.pad)
             assert [token for token in row[1:] if token not in ends] == ours.tokens
             assert words.decode(row, skip_special_tokens=True) == ours.text
+
+
+def test_generate_searches_as_the_run_does(tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run = tempted_run()
+    run.config = replace(run.config, decoding=replace(run.config.decoding, beam=1, length_penalty=0.3))
+    model = AutoModelForSeq2SeqLM.from_pretrained(export_run(run, tmp_path / "out", "huggingface")).eval()
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (1, 0.3)
+    words, marks = AutoTokenizer.from_pretrained(tmp_path / "out"), run.tokenizers.target
+    for text in TEXTS[:-1]:
+        ((ours,),) = run.translations([text])
+        inputs = words([text], return_tensors="pt")
+        (row,) = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).tolist()
+        assert row[1 : len(ours.tokens) + 1] == ours.tokens
+        assert marks.bos not in row[1:]
 
 
 def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:

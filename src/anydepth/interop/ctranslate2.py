@@ -170,7 +170,7 @@ class CTranslate2Run(Run):
             num_hypotheses=decoding.n_best,
             length_penalty=decoding.length_penalty,
             max_decoding_length=int(limits.max()),
-            min_decoding_length=max(1, decoding.min_length),
+            min_decoding_length=decoding.min_length,
             no_repeat_ngram_size=decoding.block_ngrams,
             return_scores=True,
             suppress_sequences=[[written[number]] for number in sorted({target.bos, target.pad} - {target.eos})],
