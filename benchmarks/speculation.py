@@ -106,7 +106,7 @@ def speed(run: Run, texts: list[str], args: argparse.Namespace) -> Iterator[dict
     depth = run.plan(args.depth).name
     for batch in args.batches or [1, 2, 4, 8, 16, 32, 64]:
         some = texts[: args.alone * batch]
-        known = run.guide(1).calibration.speculation_at(depth, batch)
+        known = run.guide(1, precision=args.precision).calibration.speculation_at(depth, batch)
         best = known.best if known and known.batch >= batch else None
         ask = partial(tokens, run, some, depth, beam=1, batch=batch, **how)
         works = {"plain": ask, "speculate": partial(ask, speculate=True)}

@@ -54,7 +54,8 @@ def tiny_translator(
 ) -> Translator:
     """A random model of a few thousand weights, without dropout."""
     norm = norm or ("none" if depth.type == "rezero" else "pre")
-    layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0)
+    of_layers = {name: settings.pop(name) for name in ("activation", "norm_epsilon") if name in settings}
+    layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0, **of_layers)
     stack = StackConfig(layers=layers, depth=depth)
     model = Translator(
         TranslatorConfig(layer=layer, encoder=stack, decoder=stack, **settings), vocabulary, vocabulary, PAD

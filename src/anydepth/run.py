@@ -143,7 +143,7 @@ class Run:
     ) -> None:
         self.config, self.model, self.tokenizers = config, model, tokenizers
         self.folder, self.weights, self.key = folder, weights, key
-        self.guides: dict[tuple[str, int], Guide] = {}
+        self.guides: dict[tuple[int, str, Precision], Guide] = {}
         self.searchers: dict[Precision, Searcher] = {}
 
     def in_language(self, language: str | None) -> "Run":
@@ -287,7 +287,7 @@ class Run:
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
         lengths = [len(sources[number]) for number in todo]
-        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key)):
+        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key, decoding.precision)):
             plans, numbers = self.plan(share.depth, key), [todo[place] for place in share.places]
             found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
             for number, hypotheses in zip(numbers, found):
@@ -327,12 +327,12 @@ class Run:
         lengths = decoding.max_lengths(torch.tensor([len(ids) for ids in sources]))
         return padded, lengths.clamp(max=self.config.model.max_positions)
 
-    def guide(self, beam: int, key: str = "") -> Guide:
-        """What is known about the depths, for a beam and a language."""
-        key = key or self.key
-        if (key, beam) not in self.guides:
-            self.guides[key, beam] = Guide(self, beam, key)
-        return self.guides[key, beam]
+    def guide(self, beam: int, key: str = "", precision: Precision | None = None) -> Guide:
+        """What is known about the depths, for a beam, a language and a precision."""
+        what = beam, key or self.key, precision or self.config.decoding.precision
+        if what not in self.guides:
+            self.guides[what] = Guide(self, *what)
+        return self.guides[what]
 
     def read(self, hypotheses: list[Hypothesis], depth: str) -> list[Translation]:
         texts = self.tokenizers.target.decode([hypothesis.tokens for hypothesis in hypotheses])

@@ -64,6 +64,8 @@ def load_for(engine: str, run: Path, device: str, settings: Sequence[str], langu
     """A run, in a language, that searches with an engine."""
     from anydepth.run import load
 
+    if engine != "native" and device not in ("auto", "cpu"):
+        raise UserError(f"--device {device}: --engine {engine} runs on the CPU")
     loaded = load(run, device if engine == "native" else "cpu", settings=settings).in_language(language)
     if engine == "native":
         return loaded
@@ -89,7 +91,7 @@ def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     from anydepth.run import changed
 
     decoding = changed(run.config.decoding, settings)
-    found = run.guide(decoding.beam).options.automatic(decoding.batch)
+    found = run.guide(decoding.beam, precision=decoding.precision).options.automatic(decoding.batch)
     print(f"anydepth: {found.reason}", file=sys.stderr)
     return found.depth
 

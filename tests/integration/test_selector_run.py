@@ -178,7 +178,12 @@ def test_the_commands(cli: Cli, folder: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="choosing"' in page
     assert "budget-aware selector" in page
-    assert cli("translate", run, folder / "text.en", "--depth", "selector", "--beam", 1)[0] == 0
+    code, out, err = cli("translate", run, folder / "text.en", "--depth", "selector", "--beam", 1)
+    assert (code, out.count("\n")) == (0, SENTENCES)
+    assert err.startswith("anydepth: sentences by depth: ")
+    code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector", "--budget-ms", 20)
+    assert code == 2
+    assert "depth selector: a budget chooses the depth; give one of the two, or selector@20" in err
     code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector@0.5")
     assert (code, err) == (2, "anydepth: 0.5 ms a sentence: the fastest depth takes 1 ms\n")
 
@@ -188,6 +193,9 @@ def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
     code, _, err = cli("selector", run, "--source", folder / "text.en")
     assert (code, err) == (2, "anydepth: --source and --reference: give both or neither\n")
     files = ["--source", folder / "text.en", "--reference", folder / "text.de"]
+    code, _, err = cli("selector", run, *files, "--sentences", -5)
+    assert code == 2
+    assert "'--sentences'" in err
     code, _, err = cli("selector", run, *files, "--set", "lambda=1", "--out", folder / "other")
     assert code == 2
     assert "lambda: no such setting" in err

@@ -15,6 +15,7 @@ from conftest import FULL, Cli, random_batch, tiny_translator
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
+from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
@@ -88,8 +89,9 @@ def test_what_an_engine_cannot_express_is_refused(
         (PrefixConfig(), {"norm": "post"}),
         (PrefixConfig(), {"embedding_norm": True, "positions": "learned"}),
         (PrefixConfig(), {"tie": "none"}),
+        (PrefixConfig(), {"activation": "gelu", "norm_epsilon": 0.3}),
     ],
-    ids=["prefix", "recurrent", "soft gates", "post-norm", "embedding norm", "untied"],
+    ids=["prefix", "recurrent", "soft gates", "post-norm", "embedding norm", "untied", "other layers"],
 )
 def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: dict[str, Any], tmp_path: Path) -> None:
     run = random_run(depth, **settings)
@@ -105,7 +107,59 @@ def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: 
     assert len(found) >= len(TEXTS)
 
 
-@pytest.mark.parametrize("settings", [{}, {"embedding_norm": True, "positions": "learned"}], ids=["pegasus", "mbart"])
+@pytest.mark.parametrize("eager", [True, False], ids=["wants to end", "goes on"])
+def test_ctranslate2_keeps_the_rules_of_a_search(eager: bool, tmp_path: Path) -> None:
+    """Also where the first word is the end mark."""
+    run = random_run(PrefixConfig(), tie="none")
+    run.folder, words = tmp_path, run.model.output.weight
+    ((first,), *_) = run.translations(TEXTS, beam=1)
+    if eager:
+        with torch.no_grad():
+            words[run.tokenizers.target.eos] = 1.5 * words[first.tokens[0]]
+        run.searchers.clear()
+    said = []
+    for rules in ({}, {"min_length": 9} if eager else {"block_ngrams": 2}):
+        ours, theirs = (one.translations(TEXTS, beam=1, **rules) for one in (run, CTranslate2Run.of(run)))
+        said.append([one[0].tokens for one in ours])
+        assert [one[0].tokens for one in theirs] == said[-1]
+    assert said[0] != said[1]
+    assert ([] in said[0][:-1]) == eager
+
+
+def tempted_run() -> Run:
+    """One that would say bos and pad, if they were not forbidden."""
+    run = random_run(PrefixConfig())
+    said = [token for (best,) in run.translations(TEXTS, beam=1) for token in best.tokens]
+    target, words = run.tokenizers.target, run.model.output.weight
+    with torch.no_grad():
+        words[target.bos] = words[target.pad] = 2 * words[max(said, key=said.count)]
+    run.searchers.clear()
+    return run
+
+
+def test_ctranslate2_says_no_marks(tmp_path: Path) -> None:
+    run = tempted_run()
+    run.folder = tmp_path
+    ours, theirs = (one.translations(TEXTS, beam=1) for one in (run, CTranslate2Run.of(run)))
+    assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours]
+
+
+def test_other_layers_of_the_same_weights_are_another_export(tmp_path: Path) -> None:
+    """`--set` may choose them."""
+    weights, layers = random_run(PrefixConfig()).model.state_dict(), set()
+    for depth in (PrefixConfig(), LayerDropConfig()):
+        run = random_run(depth)
+        run.folder = tmp_path
+        run.model.load_state_dict(weights)
+        ours, theirs = (one.translations(TEXTS, "2-2", beam=1) for one in (run, CTranslate2Run.of(run)))
+        assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours], depth
+        layers.add(run.plan("2-2").decoder.layers)
+    assert len(layers) == 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{"activation": "gelu"}, {"embedding_norm": True, "positions": "learned"}], ids=["pegasus", "mbart"]
+)
 def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -126,11 +180,30 @@ def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_p
             assert words.decode(row, skip_special_tokens=True) == ours.text
 
 
+def test_generate_searches_as_the_run_does(tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run = tempted_run()
+    run.config = replace(run.config, decoding=replace(run.config.decoding, beam=1, length_penalty=0.3))
+    model = AutoModelForSeq2SeqLM.from_pretrained(export_run(run, tmp_path / "out", "huggingface")).eval()
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (1, 0.3)
+    words, marks = AutoTokenizer.from_pretrained(tmp_path / "out"), run.tokenizers.target
+    for text in TEXTS[:-1]:
+        ((ours,),) = run.translations([text])
+        inputs = words([text], return_tensors="pt")
+        (row,) = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).tolist()
+        assert row[1 : len(ours.tokens) + 1] == ours.tokens
+        assert marks.bos not in row[1:]
+
+
 def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none is post-norm"):
         export_run(random_run(PrefixConfig(), norm="post"), tmp_path / "a", "huggingface")
     with pytest.raises(UserError, match="one word matrix"):
         export_run(random_run(PrefixConfig(), tie="decoder"), tmp_path / "a", "huggingface")
+    with pytest.raises(UserError, match=r"normalise with an epsilon of 1e-05, not 0\.001"):
+        export_run(random_run(PrefixConfig(), norm_epsilon=1e-3), tmp_path / "a", "huggingface")
+    assert not (tmp_path / "a").exists()
 
 
 # ---- through the command line
@@ -153,6 +226,9 @@ def test_translating_with_ctranslate2_from_the_command_line(golden: Path, tmp_pa
     code, _, error = cli("translate", golden, text, "--engine", "ctranslate2", "--sample")
     assert code == 2
     assert "--sample: not with --engine ctranslate2" in error
+    code, _, error = cli("translate", golden, text, "--engine", "ctranslate2", "--device", "cuda")
+    assert code == 2
+    assert "--device cuda: --engine ctranslate2 runs on the CPU" in error
 
 
 def test_an_export_in_eight_bits_is_smaller(golden: Path, tmp_path: Path, cli: Cli) -> None:

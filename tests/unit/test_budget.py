@@ -265,12 +265,13 @@ def test_depths_that_a_smaller_one_equals_are_not_worth_a_measurement(run: Run) 
 # ---- the command line
 
 
-def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text"
     text.write_text("".join(f"{line}\n" for line in TEXTS))
     short = tmp_path / "short"
     short.write_text("July\nMay\n")
     folder, how = run.folder, ("--beam", 1, "--device", "cpu")
+    assert folder
     code, _, error = cli("translate", folder, text, *how, "--budget-ms", 20)
     assert (code, error.count("\n")) == (2, 1)
     assert f"run anydepth calibrate {folder} --beam 1" in error
@@ -289,9 +290,16 @@ def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli) -> None:
     for wrong, message in (
         (["translate", folder, text, *how, "--budget-ms", 20, "--depth", "2-2"], "a budget chooses the depth"),
         (["translate", folder, text, *how, "--budget-ms", 1e-4], "no depth is fast enough"),
+        (["translate", folder, text, *how, "--budget-ms", 20, "--precision", "bfloat16"], "precision 'float32', not"),
         (["calibrate", folder, "--batches", "1,x"], "--batches 1,x: expected whole numbers"),
+        (["calibrate", folder, "--engine", "ctranslate2", "--precision", "int8"], "--precision: not with --engine"),
         (["calibrate", folder, "--depths", "9-9", "--source", text], "depth 9-9: this run has"),
     ):
         code, _, error = cli(*wrong)
         assert code == 2
         assert message in error
+    (folder / "calibration.json").write_text("[")
+    monkeypatch.setattr("anydepth.choosing.measuring.measure", lambda *_, **__: pytest.fail("time was spent"))
+    code, _, error = cli("calibrate", folder, "--source", short, "--quick", *how)
+    assert code == 2
+    assert "calibration.json is damaged" in error

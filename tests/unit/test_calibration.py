@@ -149,6 +149,8 @@ def test_chances_are_shares_of_the_measurements() -> None:
     known = calibration([one])
     assert [known.chance("6-6", 5, 1, ms) for ms in (4, 5, 12, 20)] == [0, 0.25, 0.5, 1]
     assert [known.predict("6-6", 5, 1, level) for level in (0.2, 0.5, 0.95)] == [5, 15, 20]
+    two = calibration([one, replace(one, batch=8, ratios=[1.0])])
+    assert [two.chance("6-6", 5, sentences, 12) for sentences in (1, 2, 3, 8, 32)] == [0.5, 0.5, 1, 1, 0]
 
 
 def test_a_queue_takes_as_long_as_its_batches() -> None:
@@ -275,6 +277,8 @@ def test_a_calibration_is_true_only_where_it_was_made(tmp_path: Path) -> None:
     assert find_calibration(run, 1) == made
     with pytest.raises(UserError, match=r"beam 1, not 5: run anydepth calibrate .* --beam 5"):
         find_calibration(run, 5)
+    with pytest.raises(UserError, match=r"precision 'float32', not 'int8': run anydepth .* --precision int8$"):
+        find_calibration(run, 1, precision="int8")
     (tmp_path / NAME).unlink()
     keep(replace(made, origin=made.origin | {"machine": {"name": "Toy CPU", "threads": 64}}), tmp_path)
     with pytest.raises(UserError, match=r"machine name Toy CPU, threads 64, not name .*: run anydepth calibrate"):
@@ -300,7 +304,11 @@ def test_a_real_run_is_measured() -> None:
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
     assert shown[-1] == (100, 100)
     assert shown == sorted(shown)
-    assert calibrate(run, texts, ["2-1"], batches=[1], beam=2, rounds=1).speculation == []
+    assert made.origin["precision"] == "float32"
+    rough = calibrate(run, texts, ["2-1"], batches=[1], beam=2, precision="bfloat16", rounds=1)
+    assert rough.speculation == []
+    assert rough.origin["precision"] == "bfloat16"
+    assert set(run.searchers) == {"float32", "bfloat16"}
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate(run, ["", " "])
     with pytest.raises(UserError, match="batches: expected at least 1, not 0"):

@@ -92,6 +92,27 @@ def test_batch_mates_do_not_matter() -> None:
     assert alone == together
 
 
+@torch.no_grad()
+def test_probabilities_depend_neither_on_batch_mates_nor_on_rows_that_left() -> None:
+    """Also where the layers above see their first word after some rows have gone."""
+    translator = model()
+    everyone, plans, exit, margin = torch.arange(16), translator.plan(), Plan((0,)), middle_margin(translator)
+    together = ConfidentDecoder(translator, SOURCE, plans, exit, 0.0)
+    alone = [ConfidentDecoder(translator, SOURCE[row : row + 1], plans, exit, 0.0) for row in everyone]
+    words = torch.randint(3, 23, (9, 16), generator=torch.Generator().manual_seed(1))
+    for step, tokens in enumerate(words):
+        found = together.step(tokens[everyone])
+        expected = torch.cat([alone[row].step(tokens[row : row + 1]) for row in everyone])
+        assert torch.allclose(found, expected, atol=1e-9), step
+        if step == 0:
+            everyone = everyone[1::2]
+            together.reorder(everyone)
+            for decoder in (together, *alone):
+                decoder.margin = margin
+    stopped = [int(alone[row].stopped) for row in everyone]
+    assert len(set(stopped)) > 2  # each at words of its own
+
+
 def test_layers_above_are_really_left_out() -> None:
     translator = model()
     calls = dict[int, int]()
@@ -210,9 +231,14 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         (["--exit", 1, "--beam", 3], "exit: words stop early in greedy search"),
         (["--exit", 1, "--speculate"], "exit: words stop early in greedy search"),
         (["--exit", 1, "--depth", "auto"], "--exit: how sure it must be depends on the depth"),
+        (["--exit", 1, "--depth", "selector@20"], "--exit: how sure it must be depends on the depth"),
         (["--exit-margin", 0.5], "--exit-margin is for early exits: give --exit as well"),
         (["--exit", 1, "--engine", "ctranslate2"], "--exit: not with --engine ctranslate2"),
     ):
         code, _, error = cli("translate", run, text, *wrong)
         assert code == 2
         assert message in error
+    (run / "confidence.json").write_text("[")
+    code, _, error = cli("confidence", run, "--source", text)
+    assert code == 2
+    assert "confidence.json is damaged" in error

@@ -99,6 +99,14 @@ def test_logits_stay_near(precision: Precision, near: float) -> None:
 
 
 @pytest.mark.parametrize("precision", PACKED)
+def test_contexts_of_a_multiscale_encoder_are_read_in_it_too(precision: Precision) -> None:
+    model = talkative_translator(bridge=MultiscaleConfig()).float()
+    source = sentences()[-1]
+    exact = logits(model, source)
+    assert (logits(for_searching(model, precision), source) - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize("precision", PACKED)
 def test_all_projections_are_packed(precision: Precision) -> None:
     model = for_searching(talkative_translator(PrefixConfig()).float(), precision)
     assert not [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,31 @@ def test_fine_tuning_that_does_harm_changes_nothing(source: Source, learnt: dict
     assert torch.equal(tuned.net.output.weight, learnt["ties"].net.output.weight)
 
 
+def test_nesterovs_steps_are_halved_where_nothing_is_gained_and_small_in_fine_tuning(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Watched(torch.optim.SGD):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            made.append(dict(self.param_groups[0]))
+            made.append(self.param_groups[0])
+
+    monkeypatch.setattr(torch.optim, "SGD", Watched)
+    labels = rule_labels(80, "word")
+    train, valid = split(labels, 0.2, 1)
+    fitted = fit("ties", replace(SMALL, learning_rate=3.0, epochs=8, patience=8), source, train, valid)
+    fine_tune("ties", fitted, source, labels)
+    first, last, tuning, _ = made
+    assert (first["lr"], first["momentum"], first["nesterov"]) == (3.0, 0.9, True)
+    lowest = np.minimum.accumulate([math.inf, *fitted.losses])
+    bad = sum(loss >= before for loss, before in zip(fitted.losses, lowest))
+    assert 0 < bad < 8
+    assert last["lr"] == 3.0 / 2**bad
+    assert tuning["lr"] == pytest.approx(0.3)
+
+
 def test_the_search_takes_the_lowest_common_loss(source: Source) -> None:
     broken = SelectorConfig(layers=1, heads=2, width=16, ffn=16, epochs=1, learning_rate=1e-9, batch=64)
     found, tried = search([("ties", broken), ("ties", SMALL)], source, rule_labels(300, "word"))
@@ -289,11 +315,16 @@ def test_a_good_selector_beats_full_depth_length_and_fixed_depths(selector: Sele
     assert any(line.startswith("selector: better than fixed depths") for line in found.verdicts())
     assert found.explained["budget-aware"] > 0.5
     assert sum(chosen.shares.values()) == pytest.approx(1)
+    slow = compare(timed_test(test), selector, test.ids, own=3.1, seen={"test": "", "labels": ""})
+    later = {row.name: row.ms[0] - rows[row.name].ms[0] for row in slow.rows}
+    asks = {"selector": 3.0, "budget-aware selector": 3.0}
+    assert later == {name: pytest.approx(asks.get(name, 0.0)) for name in rows}
 
 
 def test_the_hull_leaves_out_what_a_mixture_beats() -> None:
     ms, chrf = np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([10.0, 12.0, 30.0, 29.0, 31.0])
     assert hull(ms, chrf) == [0, 2, 4]
+    assert hull(ms[:4], chrf[:4]) == [0, 2]
 
 
 def test_a_blind_mixture_lies_between_its_depths() -> None:

@@ -7,7 +7,7 @@ import pytest
 from conftest import Cli
 
 import anydepth
-from anydepth.choosing.sizes import Size, Sizes, make_sizes
+from anydepth.choosing.sizes import Export, Size, Sizes, make_sizes, quality
 from anydepth.choosing.sizes_page import write_sizes
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
@@ -60,7 +60,9 @@ def test_exports_say_what_the_run_says(tmp_path: Path) -> None:
     assert small.scores == {"bleu": said.bleu, "chrf": said.chrf}
     assert small.disk < full.disk == sum(file.stat().st_size for file in (out / "2-2").iterdir())
     assert full.memory > 0
-    assert 0 < small.p50_ms <= small.p95_ms
+    chances = quality(run, {"1-1": Export(run, "1-1")}, SOURCE, REFERENCE, 1, lambda _: None).comparisons[1].estimates
+    assert small.p_values == {name: pytest.approx(min(1, 2 * one.p_value)) for name, one in chances.items()}
+    assert 0 < small.p50_ms < small.p95_ms
     assert anydepth.load(out / "1-1").depths() == ["1-1"]
     with pytest.raises(UserError, match=f"{out} is not empty: give another --out"):
         make_sizes(run, ["2-2"], out, SOURCE, REFERENCE)

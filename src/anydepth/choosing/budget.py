@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from anydepth.choosing.calibration import COVERAGE, Calibration, find_calibration
+from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, pareto_front
 from anydepth.evaluation.differences import LEVEL, enough_samples
@@ -133,11 +134,12 @@ class Guide:
 
     run: "Run"
     beam: int
-    key: str = ""
+    key: str
+    precision: Precision
 
     @cached_property
     def calibration(self) -> Calibration:
-        return find_calibration(self.run, self.beam, self.key)
+        return find_calibration(self.run, self.beam, self.key, self.precision)
 
     @cached_property
     def calibrated(self) -> Calibration | None:

@@ -1,8 +1,8 @@
 """How long each depth takes on this machine: measured once (measuring.py), kept beside the run, asked before decoding.
 
-`calibration.json` has an entry for every machine, engine, language, beam and set of weights that was calibrated; times
-are milliseconds. The time of a batch is a line in the tokens of its longest source; between two batch sizes that were
-measured it is interpolated.
+`calibration.json` has an entry for every machine, engine, precision, language, beam and set of weights that was
+calibrated; times are milliseconds. The time of a batch is a line in the tokens of its longest source; between two batch
+sizes that were measured it is interpolated.
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import machine
@@ -32,7 +33,7 @@ LEAST_GAIN = 1.03
 """Speculation, or a shallower depth under load, is used where it was at least so many times as fast: less is noise."""
 
 Origin = dict[str, Any]
-"""What a calibration is true for: `machine`, `engine`, `weights`, `language`, `beam`."""
+"""What a calibration is true for: `machine`, `engine`, `precision`, `weights`, `language`, `beam`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +215,10 @@ def line(tokens: Sequence[float], times: Sequence[float]) -> tuple[float, float]
 # ---- beside the run
 
 
-def origin_of(run: "Run", beam: int, key: str = "") -> Origin:
+def origin_of(run: "Run", beam: int, key: str = "", precision: Precision | None = None) -> Origin:
     """What a calibration of this run would be true for, here and now."""
     here = {"machine": machine(str(run.device)), "engine": run.engine_name}
+    here["precision"] = precision or run.config.decoding.precision
     return {**here, "weights": run.weights_hash, "language": key or run.key, "beam": beam}
 
 
@@ -250,16 +252,16 @@ def keep(calibration: Calibration, folder: Path) -> Path:
     return file
 
 
-def find_calibration(run: "Run", beam: int, key: str = "") -> Calibration:
+def find_calibration(run: "Run", beam: int, key: str = "", precision: Precision | None = None) -> Calibration:
     """The one for this machine and these weights; where there is none, what to do about it."""
     if run.folder is None:
         raise UserError("this run has no folder, so no calibration beside it: choose a depth")
-    file, origin = run.folder / NAME, origin_of(run, beam, key)
+    file, origin = run.folder / NAME, origin_of(run, beam, key, precision)
     known = read_calibrations(file)
     for one in known:
         if one.origin == origin:
             return one
-    again = f"run {command(run, beam, key or run.key)}"
+    again = f"run {command(run, origin)}"
     if not known:
         raise UserError(f"{run.folder} is not calibrated, so the time of a depth is not known: {again}")
     # the machine comes first: of two that differ in one thing, one that was measured here says more
@@ -275,7 +277,8 @@ def said(name: str, value: Any) -> str:
     return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else repr(value)
 
 
-def command(run: "Run", beam: int, key: str) -> str:
+def command(run: "Run", origin: Origin) -> str:
     """The one that makes the calibration asked for."""
-    engine = f" --engine {run.engine_name}" if run.engine_name != "native" else ""
-    return f"anydepth calibrate {run.folder} --beam {beam}{engine}{f' --language {key}' if key else ''}"
+    usual = {"engine": "native", "precision": run.config.decoding.precision, "language": ""}
+    flags = "".join(f" --{name} {origin[name]}" for name, value in usual.items() if origin[name] != value)
+    return f"anydepth calibrate {run.folder} --beam {origin['beam']}{flags}"

@@ -14,6 +14,7 @@ from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitte
 from anydepth.choosing.course import Course, Progress
 from anydepth.choosing.racing import Setting, Times, ratios
 from anydepth.choosing.timed import timed
+from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth
 
@@ -44,6 +45,7 @@ def calibrate(
     *,
     batches: Sequence[int] = BATCHES,
     beam: int | None = None,
+    precision: Precision | None = None,
     rounds: int = ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress | None = None,
@@ -63,6 +65,7 @@ def calibrate(
 
     def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
+        how["precision"] = precision
         if setting.draft:
             how |= {"draft": setting.draft, "draft_words": setting.draft_words}
         return timed(run, lambda: run.outputs(some, setting.depth, speculate=setting.draft > 0, **how), clock)[1]
@@ -71,7 +74,7 @@ def calibrate(
     plain = {setting: some for setting, some in measured.items() if not setting.draft}
     run.guides.clear()  # what they have read is no longer true
     return Calibration(
-        origin=origin_of(run, beam),
+        origin=origin_of(run, beam, precision=precision),
         made=date.today().isoformat(),
         rounds=rounds,
         tokens=[measured_texts[(2 * k + 1) * len(measured_texts) // 40].tokens for k in range(20)],

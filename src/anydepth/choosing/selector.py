@@ -202,9 +202,18 @@ def parse_limit(depth: str) -> float | None:
 
 
 def outputs_at_chosen_depths(
-    run: "Run", texts: Sequence[str], depth: str, *, key: str = "", progress: Any = None, **settings: Any
+    run: "Run",
+    texts: Sequence[str],
+    depth: str,
+    *,
+    budget_ms: float | None = None,
+    key: str = "",
+    progress: Any = None,
+    **settings: Any,
 ) -> list[list["Translation"]]:
     """As `run.outputs`, each text at the depth that the selector chooses; those of one depth are decoded together."""
+    if budget_ms is not None:
+        raise UserError(f"depth {depth}: a budget chooses the depth; give one of the two, or selector@{budget_ms:g}")
     limit, selector = parse_limit(depth), run.selector
     if key and key != selector.facts["key"]:
         raise UserError(f"depth {depth}: the selector was not trained for {key}")

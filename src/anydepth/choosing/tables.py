@@ -6,6 +6,7 @@ from rich.table import Table
 
 from anydepth.choosing.calibration import Calibration
 from anydepth.choosing.confidence import Confidence
+from anydepth.plan import parse_depth
 
 
 def print_calibration(console: Console, found: Calibration) -> None:
@@ -29,7 +30,8 @@ def print_calibration(console: Console, found: Calibration) -> None:
     console.print("fit: how far a line in the source length is from the medians, on average")
     for tried in found.speculation:
         draft = tried.best or min(tried.drafts, key=lambda each: each.ms)
-        setting = f"{draft.draft} layers draft {draft.draft_words} words, {tried.plain / draft.ms:.2f} times as fast"
+        drafts = f"{draft.draft} of {parse_depth(tried.depth)[1]} decoder layers draft {draft.draft_words} words"
+        setting = f"{drafts}, {tried.plain / draft.ms:.2f} times as fast"
         verdict = setting if tried.best else f"off (at best {setting})"
         console.print(f"speculation at {tried.depth}, batch {tried.batch}: {verdict}")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, RunFolder, app
+from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, Precision, RunFolder, app
 from anydepth.errors import UserError
 from anydepth.progress import progress_bar, progress_for
 from anydepth.texts import read_calibration_texts, read_test_set, read_test_sets
@@ -34,6 +34,7 @@ def calibrate(
         str | None, typer.Option(metavar="N,…", help="Batch sizes. Default: 1,8,32; with --quick 1.")
     ] = None,
     beam: Beam = None,
+    precision: Precision = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less.")] = False,
     language: Language = None,
     engine: Engine = "native",
@@ -41,12 +42,15 @@ def calibrate(
 ) -> None:
     """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
     from anydepth.choosing.budget import worthwhile_depths
-    from anydepth.choosing.calibration import keep
+    from anydepth.choosing.calibration import NAME, keep, read_calibrations
     from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
     from anydepth.choosing.tables import print_calibration
 
+    if precision and engine != "native":
+        raise UserError(f"--precision: not with --engine {engine}")
     texts = read_calibration_texts(run, source, language)
     loaded = load_for(engine, run, device, (), language)
+    read_calibrations(run / NAME)  # complains about a damaged file before any time is spent
     sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
     with progress_for("calibrating", "%") as show:
         made = calibrate(
@@ -55,6 +59,7 @@ def calibrate(
             worthwhile_depths(loaded) if depths is None else parse_depths(depths),
             batches=sizes,
             beam=beam,
+            precision=precision,
             rounds=QUICK_ROUNDS if quick else ROUNDS,
             progress=show,
         )
@@ -79,12 +84,13 @@ def confidence(
     device: Device = "auto",
 ) -> None:
     """Find how sure a shallow exit must be for its words to be those of full depth, for `translate --exit`."""
-    from anydepth.choosing.confidence import calibrate_exit, keep_confidence
+    from anydepth.choosing.confidence import NAME, calibrate_exit, keep_confidence, read_confidences
     from anydepth.choosing.tables import print_confidence
     from anydepth.run import load
 
     texts = read_calibration_texts(run, source, language)
     loaded = load(run, device).in_language(language)
+    read_confidences(run / NAME)  # complains about a damaged file before any time is spent
     with progress_for("testing", "margins") as show:
         found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
     file = keep_confidence(found, run)
@@ -100,7 +106,7 @@ def selector(
         typer.Option(metavar="FILE", help="Texts to learn from, one a line. Default: the recipe's training corpus."),
     ] = None,
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
-    sentences: Annotated[int, typer.Option(help="The first so many of them; 0 for all.")] = 50_000,
+    sentences: Annotated[int, typer.Option(min=0, help="The first so many of them; 0 for all.")] = 50_000,
     search: Annotated[bool, typer.Option("--search", help="Try several sizes and losses.")] = False,
     fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Go on with the recipe's dev set.")] = False,
     times: Annotated[

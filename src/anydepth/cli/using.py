@@ -93,8 +93,9 @@ def translate(
             raise UserError(f"--{name.replace('_', '-')} is for speculation: give --speculate as well")
     if exit_margin is not None and exit is None:
         raise UserError("--exit-margin is for early exits: give --exit as well")
-    if exit is not None and (depth == "auto" or budget_ms is not None):
-        raise UserError("--exit: how sure it must be depends on the depth; give that, without --budget-ms")
+    chosen_for_each = budget_ms is not None or (depth or "").startswith("selector")
+    if exit is not None and (depth == "auto" or chosen_for_each):
+        raise UserError("--exit: how sure it must be depends on the depth; give that, as 6-2, without --budget-ms")
     for name, given in {"speculate": speculate, "exit": exit is not None, "precision": precision is not None}.items():
         if given and engine != "native":
             raise UserError(f"--{name}: not with --engine {engine}")
@@ -107,7 +108,7 @@ def translate(
     if depth == "auto" and budget_ms is None:
         depth = automatic_depth(loaded, decoding)
     how = partial(loaded.translations, depth=depth, budget_ms=budget_ms, **decoding)
-    print_outputs(how if budget_ms is None else telling_chosen_depths(how), file, n_best, output, "translating")
+    print_outputs(telling_chosen_depths(how) if chosen_for_each else how, file, n_best, output, "translating")
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """A depth as a CTranslate2 model, and that engine in the place of our own search."""
 
+import hashlib
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ def spec(run: Run, model: Translator) -> Any:
         activation=specs.Activation.RELU if layer.activation == "relu" else specs.Activation.GELU,
         layernorm_embedding=config.embedding_norm,
     )
+    described.config.layer_norm_epsilon = layer.norm_epsilon
     embed(described.encoder.embeddings[0], described.encoder, model.source)
     embed(described.decoder.embeddings, described.decoder, model.target)
     for written, ours, norm in (
@@ -169,7 +170,7 @@ class CTranslate2Run(Run):
             num_hypotheses=decoding.n_best,
             length_penalty=decoding.length_penalty,
             max_decoding_length=int(limits.max()),
-            min_decoding_length=max(1, decoding.min_length),
+            min_decoding_length=decoding.min_length,
             no_repeat_ngram_size=decoding.block_ngrams,
             return_scores=True,
             suppress_sequences=[[written[number]] for number in sorted({target.bos, target.pad} - {target.eos})],
@@ -194,6 +195,8 @@ class CTranslate2Run(Run):
 
     def exported(self, plans: Plans, key: str) -> Path:
         assert self.folder is not None
-        parts: Sequence[str] = [plans.name, key, self.quantization or "", (self.weights_hash or "")[:12]]
+        # not the weights alone: other settings for a call run other layers of them under the same depth
+        made_from = repr((self.weights_hash, self.config.model, plans))
+        parts = [plans.name, key, self.quantization or "", hashlib.sha256(made_from.encode()).hexdigest()[:12]]
         folder = self.folder / "exports" / "-".join([NAME, *(part for part in parts if part)])
         return folder if folder.exists() else write(self.in_language(key or None), plans, folder, self.quantization)

@@ -24,6 +24,8 @@ from anydepth.training.checkpoint import write_text, write_weights
 
 NAME = "huggingface"
 FIRST_POSITION = {"pegasus": 0, "mbart": 2}
+NORM_EPSILON = 1e-5
+"""That of their layers, which no setting changes."""
 
 
 def export(run: Run, depth: str | None, out: Path) -> Path:
@@ -35,6 +37,10 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
     if model.config.tie != "all":
         raise UserError(
             f"--to {NAME}: Pegasus and MBart have one word matrix for source, target and output (tie = all)"
+        )
+    if layer.norm_epsilon != NORM_EPSILON:
+        raise UserError(
+            f"--to {NAME}: Pegasus and MBart normalise with an epsilon of {NORM_EPSILON:g}, not {layer.norm_epsilon:g}"
         )
     if (out / "config.json").exists():
         raise UserError(f"{out} already holds a model: give another --out")
