@@ -91,12 +91,11 @@ def fold(layers: Sequence[tuple[SelfAttention, nn.LayerNorm, NormedCrossAttentio
     weight = torch.cat(tuple(part.weight for part in projections))
     kind, width = weight.device.type, weight.shape[1]
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    with torch.autocast(kind, enabled=False):
-        squares = weight.view(len(norms), width, width)
-        scaled = squares * torch.stack([norm.weight for norm in norms])[:, None]
-        shift = (squares @ torch.stack([norm.bias for norm in norms])[:, :, None]).flatten()
-        biases = [part.bias for part in projections if part.bias is not None]
-        shift = shift + torch.cat(tuple(biases)) if biases else shift
+    squares = weight.view(len(norms), width, width)
+    scaled = squares * torch.stack([norm.weight for norm in norms])[:, None]
+    shift = (squares * torch.stack([norm.bias for norm in norms])[:, None]).sum(-1).flatten()
+    biases = [part.bias for part in projections if part.bias is not None]
+    shift = shift + torch.cat(tuple(biases)) if biases else shift
     weights = scaled.to(dtype).view(len(layers), 6 * width, width).split([4 * width, 2 * width], 1)
     shifts = shift.to(dtype).view(len(layers), 6 * width).split([4 * width, 2 * width], 1)
     own, context = (zip(weight.unbind(), bias.unbind()) for weight, bias in zip(weights, shifts))
