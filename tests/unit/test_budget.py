@@ -240,6 +240,9 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     seen.clear()
     assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
     assert seen == [(True, 1, 6, 1)] * 5
+    with pytest.warns(UserWarning, match="may be slower than plain search at depth 1-2: drafts were calibrated at 2-2"):
+        assert run.translate(TEXTS, "1-2", beam=1, speculate=True) == run.translate(TEXTS, "1-2", beam=1)
+    assert [each[:3] for each in seen[-2:]] == [(True, 1, 4), (False, 1, 4)]
     with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 and batch 8"):
         assert run.translate(TEXTS, beam=1, speculate=True, batch=8) == expected
     assert seen.pop()[0] is False

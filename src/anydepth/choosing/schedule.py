@@ -91,6 +91,9 @@ def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, gui
     depth = guide.run.plan(depth, guide.key).name
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
+        if guide.calibrated and (known := {one.depth for one in guide.calibrated.speculation}):
+            elsewhere = f"drafts were calibrated at {', '.join(sorted(known))}"
+            warnings.warn(f"speculation may be slower than plain search at depth {depth}: {elsewhere}", stacklevel=2)
         return decoding
     if found.best and sentences <= found.batch:
         return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
