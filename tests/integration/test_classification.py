@@ -274,6 +274,22 @@ def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None
     assert (code, out.split("\t")[0]) == (0, "falls")
 
 
+def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "in.txt").write_text("nine two one\n")
+    classify, early = ("classify", trained, tmp_path / "in.txt"), ("--depth", "adaptive", "--exit", "0.5")
+    for command, complaint in (
+        ((*classify, "--exit", "0.5"), "--exit says when texts leave early: give --depth adaptive"),
+        ((*classify, "--show", "--json"), "--show, --json: give one of them"),
+        ((*classify, "--show"), "--show: all words of this run are equally deep"),
+        ((*classify, "--depth", "adaptive", "--exit", "soon"), "exit 'soon': expected a probability"),
+        (("classify", adaptive, tmp_path / "in.txt", *early), "--exit: the words of this run have depths of their own"),
+        (("evaluate", adaptive, "--exits", "0.9"), "needs an exit at every layer"),
+        (("evaluate", trained, "--batch", "-1"), "--batch -1: expected 0 or more"),
+    ):
+        code, out, err = cli(*command)
+        assert (code, out, complaint in err) == (2, "", True), err
+
+
 def test_a_halting_unit_is_trained_and_used(folder: Path, tmp_path: Path, cli: Cli) -> None:
     settings = (
         "model.encoder={layers=3, depth={type='per-word', estimate={type='halting'}}}",

@@ -8,10 +8,14 @@ from classifiers import labelled_batch, tiny_classifier
 from conftest import PAD
 from test_perword import masked_twin
 
-from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.choosing.leaving import Rule, check_exits, leave_early
 from anydepth.config import loads
+from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.objectives.cross_entropy import losses_and_gradient
@@ -126,3 +130,12 @@ def test_the_objective_and_the_unit_go_together() -> None:
     for alone in (unit, objective):
         with pytest.raises(UserError, match="goes with depth per word"):
             loads(recipe, [alone])
+
+
+def test_only_models_with_an_exit_at_every_layer_can_be_left_early() -> None:
+    for depth in (PrefixConfig(), RecurrentConfig(depth=4)):
+        check_exits(tiny_classifier(depth))
+    refused = (FullConfig(), LayerDropConfig(), LatentConfig(), PerWordConfig())
+    for depth in refused:
+        with pytest.raises(UserError, match="an exit at every layer"):
+            check_exits(tiny_classifier(depth))

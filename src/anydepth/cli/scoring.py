@@ -52,12 +52,16 @@ def evaluate(
     wanted, folder = parse_depths(depths), out or run
     is_run = (run / "config.toml").is_file()
     kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
+    if exits and kind != "classifier":
+        raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
     if kind != "translator":
         flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
-        flags |= {"batch": batch, "exits": exits or None} if kind == "masked-lm" else {}
+        flags |= {"batch": batch} if kind == "masked-lm" else {}
         for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a {kind} takes --data")
+        if batch is not None and batch < 0:
+            raise UserError(f"--batch {batch}: expected 0 or more")
         loaded = load(run, device, settings=changes).in_language(language)
         own = (Text if kind == "masked-lm" else Labelled)(path=str(data), key=loaded.key)
         corpora = [own] if data else corpora_for_test(run, changes, language)
@@ -66,8 +70,6 @@ def evaluate(
     else:
         if data:
             raise UserError("--data is for models without a decoder: give --source and --reference")
-        if exits:
-            raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
         if lowercase and loaded.config.data.pairs == "summaries":

@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 from anydepth.answering import Answer, Answering, answer
-from anydepth.choosing.leaving import Rule
+from anydepth.choosing.leaving import Rule, check_exits
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
@@ -60,6 +60,8 @@ def evaluate_labels(
     """Measure every depth on labelled text; returns what it leaves in `out/grid.json`. Depths measured before with the
     same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good.
     `exits` are ways of leaving early, measured at the deepest depth."""
+    if exits:
+        check_exits(run.classifier)
     task = Classification(run.config, run.tokenizers).take_depths(run.folder, str(run.device))
     with TemporaryDirectory() as scratch:
         stores = [
