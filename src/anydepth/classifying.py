@@ -12,7 +12,7 @@ from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
-from anydepth.estimating.sources import DepthSource, source_of
+from anydepth.estimating.sources import DepthSource
 from anydepth.nn.perword import lay_out
 from anydepth.run import Progress, Run, batches
 
@@ -48,7 +48,7 @@ def classify(
     if depth == ADAPTIVE:
         rule, depth = adaptive(model, leave), None
     plans = run.plan(depth)
-    ids, source = encoded(run, texts), depth_source(run)
+    ids, source = encoded(run, texts), run.word_depths
     results: list[Labelling | None] = [None] * len(texts)
     done, names = 0, model.config.labels
     for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
@@ -79,10 +79,6 @@ def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
         ids = [one[: run.config.data.max_source] for one in ids]
     run.check_lengths(ids, "line")
     return [run.ended(one) for one in ids]
-
-
-def depth_source(run: Run) -> DepthSource | None:
-    return source_of(run.config, run.tokenizers.source, run.folder, str(run.device)) if run.folder else None
 
 
 def words_of(run: Run, ids: Sequence[Sequence[int]], depths: Tensor | None) -> list[list[tuple[str, int]]]:

@@ -12,6 +12,7 @@ from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain import list_chain, run_chain
 from anydepth.config import Config, load
+from anydepth.errors import UserError
 from anydepth.evaluation.labels import accuracy
 from anydepth.run import load as load_run
 from anydepth.training.loop import train
@@ -245,17 +246,43 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert code == 0, err
     kept = set((guesser / "losses").iterdir())
     assert len(kept) == 2  # of the training and of the dev texts, which are the test texts here
+    (found,) = load_run(run).classify(["one ten"])
+    assert all(1 <= depth <= 2 for _, depth in found.words)
+    assert set((guesser / "losses").iterdir()) == kept  # passing texts leave nothing behind
     out = tmp_path / "depths.jsonl"
-    asked = ("--method", "reconstruction", "--every", 2, "--texts", 5, "--compare", "--json")
+    asked = ("--method", "reconstruction", "--texts", 5, "--compare", "--json", "--text", "ten two")
     code, printed, err = cli("depths", run, "--out", out, *asked)
     assert code == 0, err
     found = json.loads(printed)
+    assert sum(found["counts"]) == sum(len(json.loads(line)["words"]) - 2 for line in out.read_text().splitlines())
+    assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 0.01, "--every", 2)[1]) == found
+    assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 5)[1])["mean_depth"] == 1
     assert len(out.read_text().splitlines()) == 5
     means = list(found["by_penalty"].values())
     assert means == sorted(means, reverse=True)
     assert 0 <= found["agreement"][0] <= 1
     code, _, err = cli("depths", folder / "tiny.toml", "--method", "reconstruction", "--out", out)
     assert (code, "--model" in err) == (2, True)
+    for model, complaint in ((tmp_path / "none", "is not a run"), (run, "is a classifier: expected a masked-lm")):
+        depth = f"{{type='per-word', estimate={{type='reconstruction', model='{model}'}}}}"
+        with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
+            changed = config(folder, f"model.encoder={{layers=2, depth={depth}}}", settings[1])
+            train(changed, tmp_path / f"from_{model.name}", quiet=True)
+    full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
+    plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
+    code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)
+    assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
+
+
+def test_flags_of_depths_that_would_mean_nothing_are_refused(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    for out, further, complaint in (
+        ("depths.png", (), "the picture will be there; give a name such as"),
+        ("depths.tsv", ("--every", 4), "--every is for --method reconstruction"),
+        ("depths.tsv", ("--compare",), "--compare is for --method reconstruction"),
+        ("none/depths.tsv", (), "there is no folder"),
+    ):
+        code, _, err = cli("depths", folder / "tiny.toml", "--method", "mi", "--out", tmp_path / out, *further)
+        assert (code, complaint in err) == (2, True), err
 
 
 def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None:
