@@ -139,7 +139,31 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
 def test_a_label_that_was_not_trained_for_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "odd.tsv").write_text("stays\tone one\n")
     code, _, err = cli("evaluate", trained, "--data", tmp_path / "odd.tsv", "--out", tmp_path / "out")
-    assert (code, "label 'stays' is not among those trained for: falls, rises" in err) == (2, True)
+    complaint = f"{tmp_path}/odd.tsv: label 'stays' is not among those trained for: falls, rises"
+    assert (code, complaint in err) == (2, True)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_positions_are_needed_for_what_is_read_of_a_text(folder: Path, tmp_path: Path, layout: str) -> None:
+    """max_length is for targets where sources are cut, and a classifier has none."""
+    settings = ("data.max_length=256", f"batching.layout={layout}", "training.steps=2")
+    train(config(folder, *settings), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match=r"max_positions: 64 is too small for data.max_source = 80"):
+        train(config(folder, *settings, "data.max_source=80"), tmp_path / "long", quiet=True)
+
+
+def test_cross_validation_knows_labels_that_only_one_part_has(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "train.tsv").write_text("stays\tone one\n" + (folder / "train.tsv").read_text())
+    corpus = f'data.train=[{{type="labelled", path="{tmp_path}/train.tsv"}}]'
+    command = ("repeat", folder / "tiny.toml", "--folds", 3, "--seeds", 1, "--set", corpus, "--set", "training.steps=1")
+    code, out, err = cli(*command, "--out", tmp_path / "runs")
+    assert code == 0, err
+    assert "of 301 texts and 3 labels" in out
+
+
+def test_several_runs_do_not_write_into_one(trained: Path, folder: Path, cli: Cli) -> None:
+    code, _, err = cli("repeat", folder / "tiny.toml", "--out", trained)
+    assert (code, f"{trained} holds a run: give another --out" in err) == (2, True)
 
 
 def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
