@@ -289,8 +289,8 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert (code, "--model" in err) == (2, True)
     for model, complaint in ((tmp_path / "none", "is not a run"), (run, "is a classifier: expected a masked-lm")):
         depth = f"{{type='per-word', estimate={{type='reconstruction', model='{model}'}}}}"
+        changed = config(folder, f"model.encoder={{layers=2, depth={depth}}}", settings[1])
         with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
-            changed = config(folder, f"model.encoder={{layers=2, depth={depth}}}", settings[1])
             train(changed, tmp_path / f"from_{model.name}", quiet=True)
     full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
     plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
