@@ -172,8 +172,9 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
         recipe = "{folder}/tiny.toml"
         stages = [
             {{ type = "train", name = "runs", each = [{{ seed = [1, 2] }}], settings = ["seed=$seed"] }},
-            {{ type = "evaluate", name = "scores", of = ["runs"] }},
-            {{ type = "report", name = "page", of = ["runs"] }},
+            {{ type = "train", name = "kept", each = [{{ keep = [2, 3] }}], settings = ["training.keep=$keep"] }},
+            {{ type = "evaluate", name = "scores", of = ["runs", "kept"] }},
+            {{ type = "report", name = "page", of = ["kept", "runs"] }},
         ]
         """
     )
@@ -183,8 +184,15 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
     }
     assert states == {"done"}
     page = (tmp_path / "out" / "page.html").read_text()
-    assert "runs_1" in page
-    assert "McNemar" in page
+    assert all(name in page for name in ("kept_2", "kept_3", "McNemar"))
+    cells = [json.loads((tmp_path / "out" / f"runs_{seed}" / "grid.json").read_text())["cells"][0] for seed in (1, 2)]
+    first, second = (cell["accuracy"] for cell in cells)
+    # runs that differ in their seed are shown as one, with their deviation
+    assert f"{(first + second) / 2:.2f} ± {abs(first - second) / 2**0.5:.2f}" in page
+    written = (tmp_path / "chain.toml").read_text().replace('of = ["runs", "kept"]', 'of = ["runs"], batch = 4')
+    (tmp_path / "chain.toml").write_text(written)
+    with pytest.raises(UserError, match="scores: batch: is for translation, and runs_1 is a classifier"):
+        list_chain(tmp_path / "chain.toml", tmp_path / "out")
 
 
 # ---- depth per word
@@ -217,8 +225,10 @@ def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tm
 
 
 def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
-    code, _, err = cli("evaluate", adaptive)
+    code, _, err = cli("evaluate", adaptive, "--text", "seven eight nine")
     assert (code, err) == (0, "")
+    page = (adaptive / "report.html").read_text()
+    assert all(f">{word}</span>" in page for word in (" seven", " eight"))
     (cell,) = json.loads((adaptive / "grid.json").read_text())["cells"]
     assert 1 < cell["mean_depth"] < 4
     assert sum(depth * count for depth, count in enumerate(cell["depths"], 1)) / sum(cell["depths"]) == pytest.approx(
@@ -334,6 +344,7 @@ def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path
         ((*classify, "--show"), "--show: all words of this run are equally deep"),
         ((*classify, "--depth", "adaptive", "--exit", "soon"), "exit 'soon': expected a probability"),
         (("classify", adaptive, tmp_path / "in.txt", *early), "--exit: the words of this run have depths of their own"),
+        (("evaluate", trained, "--text", "one"), "--text: all words of this run are equally deep"),
         (("evaluate", adaptive, "--exits", "0.9"), "needs an exit at every layer"),
         (("evaluate", trained, "--batch", "-1"), "--batch -1: expected 0 or more"),
     ):

@@ -14,6 +14,7 @@ from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.errors import UserError
+from anydepth.evaluation.coloured import colours, for_page, spoken
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test
 
 
@@ -111,3 +112,11 @@ def test_scores_by_hand() -> None:
     other = np.array([0, 0, 0, 1, 1, 2])  # right in the two places where `found` is wrong
     assert sign_test(other, found, right) == pytest.approx(2 * 0.25)
     assert sign_test(found, found, right) == 1.0
+
+
+def test_pieces_are_written_as_they_stand_in_a_text() -> None:
+    assert spoken([("▁un", 1), ("believ", 2), ("▁", 3), (",", 1)]) == [" un", "believ", "␣", ","]
+    assert spoken([("[CLS]", 4), ("un", 1), ("##believ", 2), ("##ably", 3)]) == [" [CLS]", " un", "believ", "ably"]
+    assert colours(1, 12)[0] == "#fff7bc"
+    assert colours(12, 12) == ("#8c1446", "#ffffff")
+    assert [piece["depth"] for piece in for_page([("a", 1), ("b", 2)], 2)] == [1, 2]
