@@ -13,7 +13,7 @@ from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 from anydepth.chain import list_chain, run_chain
 from anydepth.config import Config, load
 from anydepth.errors import UserError
-from anydepth.evaluation.labels import accuracy
+from anydepth.evaluation.labels import accuracy, sign_test
 from anydepth.run import load as load_run
 from anydepth.training.loop import train
 
@@ -329,7 +329,14 @@ def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None
     assert found["patience 1"]["mean_depth"] == 2  # two exits can agree at the second for the first time
     assert found["patience 1"]["accuracy"] == grid["cells"][-1]["accuracy"]
     assert "confidence 0.7" in out
-    assert "confidence 0.7" in (trained / "report.html").read_text()
+    page = (trained / "report.html").read_text()
+    assert "confidence 0.7" in page
+    assert page.count('aria-label="words by depth"') == 1
+    labels = {name: (trained / "outputs" / f"{name}.txt").read_text().split("\n") for name in ("2", "confidence 0.7")}
+    right = (trained / "outputs" / "reference.txt").read_text().split("\n")
+    chance = sign_test(*(np.array(each) for each in (labels["confidence 0.7"], labels["2"], right)))
+    row = page[page.index("confidence 0.7</td>") :].partition("</tr>")[0]
+    assert row.endswith(f"<td>{chance:.3f}</td>")
     (tmp_path / "in.txt").write_text("nine two one\n")
     code, out, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "adaptive", "--exit", "patience 1")
     assert (code, out.split("\t")[0]) == (0, "falls")

@@ -179,6 +179,16 @@ def test_activation_checkpointing_changes_nothing() -> None:
     assert torch.equal(*gradients)
 
 
+def test_attention_weights_are_dropped_in_training_alone() -> None:
+    model, batch = tiny_classifier(PerWordConfig(), LAYERS), with_depths(labelled_batch(LENGTHS), random_depths())
+    expected = model(batch, model.plan())
+    for layer in model.encoder.layers:
+        layer.attention.dropout = 0.5
+    assert torch.equal(model(batch, model.plan()), expected)
+    model.train()
+    assert not torch.allclose(model(batch, model.plan()), expected)
+
+
 def test_run_words_leaves_its_input_alone_when_gradients_need_it() -> None:
     model, words = tiny_classifier(PerWordConfig(), LAYERS), lay_out(random_depths(), np.array(LENGTHS), 7)
     x = torch.randn(sum(LENGTHS), 16)
