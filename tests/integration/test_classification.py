@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +253,17 @@ def test_an_exported_model_keeps_its_depths(adaptive: Path, tmp_path: Path, cli:
     assert load_run(tmp_path / "exported").classify(texts) == load_run(adaptive).classify(texts)
 
 
+def test_depths_of_another_model_are_refused(adaptive: Path, tmp_path: Path) -> None:
+    shutil.copytree(adaptive, tmp_path / "run")
+    depths = tmp_path / "run" / "depths.tsv"
+    depths.write_text(depths.read_text().replace("# 4 layers", "# 6 layers", 1))
+    with pytest.raises(UserError, match=r"depths.tsv: depths of up to 6 layers; expected 4"):
+        load_run(tmp_path / "run").classify(["one"])
+    depths.unlink()
+    with pytest.raises(UserError, match=r"depths.tsv: no such file; training makes it"):
+        load_run(tmp_path / "run").classify(["one"])
+
+
 def test_the_command_writes_the_same_depths(folder: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
     for path in (adaptive, folder / "tiny.toml"):
         out = tmp_path / f"{path.name}.tsv"
@@ -288,6 +300,7 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     code, printed, err = cli("depths", run, "--out", out, *asked)
     assert code == 0, err
     found = json.loads(printed)
+    assert len(list((guesser / "losses").iterdir())) == 4  # these few texts, two words and one at a time
     assert sum(found["counts"]) == sum(len(json.loads(line)["words"]) - 2 for line in out.read_text().splitlines())
     assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 0.01, "--every", 2)[1]) == found
     assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 5)[1])["mean_depth"] == 1
@@ -302,6 +315,12 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
         changed = config(folder, f"model.encoder={{layers=2, depth={depth}}}", settings[1])
         with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
             train(changed, tmp_path / f"from_{model.name}", quiet=True)
+    for changes, complaint in (
+        ((), "has another tokenizer"),
+        ((f"tokenizer.path={guesser}/tokenizer.json", "model.encoder.layers=3"), "has 2 layers, this classifier 3"),
+    ):
+        with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
+            train(config(folder, *settings, *changes), tmp_path / f"with_{len(changes)}", quiet=True)
     full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
     plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
     code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)

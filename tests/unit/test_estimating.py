@@ -99,11 +99,14 @@ def test_information_is_above_zero_even_for_words_that_tell_nothing() -> None:
     counts = np.array([[0, 0], [50, 50], [25, 25], [50, 0]])
     found = mutual_information(counts, np.array([50, 50]))
     assert (found > 1e-6).all()
+    little = mutual_information(np.array([[5010, 4990]]), np.array([10_000, 10_000]), joint=True)
+    assert 1e-8 < little < 1e-5  # more than nothing
     assert found[3] > 100 * found[2]
 
 
-def test_unknown_words_get_all_layers_and_the_best_word_one(tokenizer: Tokenizer) -> None:
-    found, pieces = learnt(tokenizer)
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_unknown_words_get_all_layers_and_the_best_word_one(tokenizer: Tokenizer, whole_words: bool) -> None:
+    found, pieces = learnt(tokenizer, whole_words=whole_words)
     ids, lengths = flat(tokenizer, ["good another"])
     depths = found.of(ids, lengths, pieces)
     words = pieces.words(ids, lengths)
@@ -127,7 +130,7 @@ def test_the_file_is_read_back_as_it_was_written(tokenizer: Tokenizer, tmp_path:
 
 def test_pieces_of_a_word_share_its_depth(tokenizer: Tokenizer) -> None:
     found, pieces = learnt(tokenizer)
-    ids, lengths = flat(tokenizer, ["fundwull good", "good, bad"])  # w is not in the alphabet: a byte
+    ids, lengths = flat(tokenizer, ["fundwull good", "good,bad"])  # w is not in the alphabet: a byte
     words = pieces.words(ids, lengths)
     assert lengths[0] > 4  # several pieces
     assert words[lengths[0]] == words[lengths[0] - 1] + 1  # no word goes on in the next text
