@@ -75,8 +75,6 @@ def adaptive(model: Classifier, leave: str = "0.9") -> Rule | None:
 def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     """Token ids, with what stands in front and behind."""
     ids = run.sources(texts, run.key)
-    if run.config.data.max_source:
-        ids = [one[: run.config.data.max_source] for one in ids]
     run.check_lengths(ids, "line")
     return [run.ended(one) for one in ids]
 

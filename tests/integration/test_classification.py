@@ -107,6 +107,12 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
     code, out, _ = cli("evaluate", trained, "--data", folder / "train.tsv", "--batch", 7, "--out", tmp_path / "other")
     assert code == 0
     assert json.loads((tmp_path / "other" / "grid.json").read_text())["sentences"] == 300
+    cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "third")
+    again = json.loads((tmp_path / "third" / "grid.json").read_text())
+    cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "other")
+    replaced = json.loads((tmp_path / "other" / "grid.json").read_text())  # other texts: nothing is kept
+    assert [cell["loss"] for cell in replaced["cells"]] == [cell["loss"] for cell in again["cells"]]
+    cli("evaluate", trained, "--data", folder / "train.tsv", "--out", tmp_path / "other")
     code, out, err = cli("report", trained, tmp_path / "other", "--out", tmp_path / "both.html")
     assert code == 0
     assert "cannot be compared" in (tmp_path / "both.html").read_text()
@@ -225,12 +231,16 @@ def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tm
     assert (run / "depths.tsv").read_bytes() == (adaptive / "depths.tsv").read_bytes()
 
 
-def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, folder: Path, cli: Cli) -> None:
     code, _, err = cli("evaluate", adaptive, "--text", "seven eight nine")
     assert (code, err) == (0, "")
     page = (adaptive / "report.html").read_text()
     assert all(f">{word}</span>" in page for word in (" seven", " eight"))
-    (cell,) = json.loads((adaptive / "grid.json").read_text())["cells"]
+    grid = json.loads((adaptive / "grid.json").read_text())
+    shown = ["".join(piece for piece, _ in sample["words"]).replace("▁", " ") for sample in grid["samples"]]
+    first = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[:6]]
+    assert shown == [f"<bos> {text}<eos>" for text in ("seven eight nine", *first)]
+    (cell,) = grid["cells"]
     assert 1 < cell["mean_depth"] < 4
     assert sum(depth * count for depth, count in enumerate(cell["depths"], 1)) / sum(cell["depths"]) == pytest.approx(
         cell["mean_depth"]

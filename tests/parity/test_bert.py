@@ -170,6 +170,7 @@ def test_what_does_not_fit_is_refused(tiny: Path) -> None:
     for changed, complaint in (
         (replace(fitting, embedding_scale=True), "model.embedding_scale: True, but .* needs False"),
         (replace(fitting, layer=replace(fitting.layer, heads=2)), "model.layer.heads: 2, but .* needs 3"),
+        (replace(fitting, layer=replace(fitting.layer, norm_epsilon=1e-5)), "norm_epsilon: 1e-05, but .* needs 1e-12"),
         (replace(fitting, encoder=StackConfig(layers=4)), "has 3 layers: .* a multiple of that, not 4"),
     ):
         with pytest.raises(UserError, match=complaint):

@@ -14,6 +14,7 @@ from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig
 from anydepth.depth.perword import MutualInformationConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
+from anydepth.estimating import reconstruction
 from anydepth.estimating.mutual_information import FLOOR, WordDepths, bins, estimate, even_bins, mutual_information
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Reconstruction, agreement, depths_of
@@ -186,6 +187,20 @@ def test_one_word_at_a_time_with_all_its_pieces() -> None:
         for piece in word:
             assert np.allclose(found[piece], expected, atol=1e-4)
     assert not found[[0, 4, 5, 11]].any()
+
+
+def test_many_texts_are_read_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pieces = tiny_masked_lm(PrefixConfig(), layers=3), TwoPieces()
+    ids, lengths = np.array([1, 4, 6, 8, 2, 1, 6, 10, 12, 14, 2]), np.array([5, 6])
+    asked = Reconstruction(model, pieces, mask=3)
+    together = asked.losses(ids, lengths)
+    for name, limit in (("tokens", 12), ("CHOSEN", 2)):
+        asked = Reconstruction(model, pieces, mask=3)
+        monkeypatch.setattr(asked if name == "tokens" else reconstruction, name, limit)
+        sizes = [len(batch.ids) for batch in asked.batches(ids, lengths, pieces.words(ids, lengths))]
+        assert max(sizes) == 2
+        assert sum(sizes) == 7
+        assert np.allclose(asked.losses(ids, lengths), together, atol=1e-4)
 
 
 def test_several_words_at_a_time_hide_each_once() -> None:

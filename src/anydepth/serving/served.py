@@ -185,8 +185,6 @@ class Served:
         """Texts ready to be submitted; UserError where one is too long or the wish cannot be granted."""
         key = key or self.run.key
         ids = self.run.sources(texts, key)
-        if self.task == "classify" and (most := self.run.config.data.max_source):
-            ids = [one[:most] for one in ids]
         self.run.check_lengths(ids, "line")
         return Job(
             texts=texts,
