@@ -10,11 +10,13 @@ from conftest import PAD
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from anydepth.config import loads
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.encoder_models import Classifier
+from anydepth.errors import UserError
 from anydepth.nn.attention import Packed, Padded, attend
 from anydepth.nn.layers import Layer
 from anydepth.nn.perword import lay_out, run_words, step
@@ -195,3 +197,12 @@ def test_run_words_leaves_its_input_alone_when_gradients_need_it() -> None:
     before = x.clone()
     run_words(model.encoder, x, model.plan().encoder, words, refresh=True)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize(
+    "estimate", ['{type="constant", depth=5}', '{type="mutual-information", deepest=5}'], ids=["constant", "deepest"]
+)
+def test_no_word_can_run_more_layers_than_there_are(estimate: str) -> None:
+    settings = ["model.encoder.layers=4", f'model.encoder.depth={{type="per-word", estimate={estimate}}}']
+    with pytest.raises(UserError, match=r"depth.estimate.*: 5, but there are 4 layers"):
+        loads('[model]\ntype="classifier"\n', settings)
