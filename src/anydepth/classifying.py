@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule
+from anydepth.choosing.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth.perword import PerWord
-from anydepth.estimating.sources import DepthSource, source_of
+from anydepth.encoder_models import Classifier
+from anydepth.estimating.sources import DepthSource
 from anydepth.nn.perword import lay_out
 from anydepth.run import Progress, Run, batches
 
@@ -44,10 +45,10 @@ def classify(
 ) -> list[Labelling]:
     """The labels of texts. An over-long text is cut if the run was trained so, and refused otherwise."""
     model, rule = run.classifier, None
-    if depth == ADAPTIVE:  # words with depths of their own are so in any case
-        rule, depth = None if isinstance(model.encoder_depth, PerWord) else Rule.parse(leave), None
+    if depth == ADAPTIVE:
+        rule, depth = adaptive(model, leave), None
     plans = run.plan(depth)
-    ids, source = encoded(run, texts), depth_source(run)
+    ids, source = encoded(run, texts), run.word_depths
     results: list[Labelling | None] = [None] * len(texts)
     done, names = 0, model.config.labels
     for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
@@ -63,17 +64,19 @@ def classify(
     return [found for found in results if found is not None]
 
 
+def adaptive(model: Classifier, leave: str = "0.9") -> Rule | None:
+    """When texts leave; none for a model whose words have depths of their own, which is adaptive in any case."""
+    if isinstance(model.encoder_depth, PerWord):
+        return None
+    check_exits(model)
+    return Rule.parse(leave)
+
+
 def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     """Token ids, with what stands in front and behind."""
     ids = run.sources(texts, run.key)
-    if run.config.data.max_source:
-        ids = [one[: run.config.data.max_source] for one in ids]
     run.check_lengths(ids, "line")
     return [run.ended(one) for one in ids]
-
-
-def depth_source(run: Run) -> DepthSource | None:
-    return source_of(run.config, run.tokenizers.source, run.folder, str(run.device)) if run.folder else None
 
 
 def words_of(run: Run, ids: Sequence[Sequence[int]], depths: Tensor | None) -> list[list[tuple[str, int]]]:

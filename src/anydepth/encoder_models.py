@@ -98,9 +98,18 @@ class EncoderModel(Planned):
         )
         self.encoder = Stack(layer, config.encoder.layers, decoder=False, mix=config.encoder.mix)
         self.encoder_depth = config.encoder.depth.build(config.encoder.layers)
+        self.gated = config.encoder.depth.gated
         self.decoder_depth = NoLayers()
         self.norm = final_norm(layer)
         initialise_stack(self.encoder, config.encoder)
+
+    @property
+    def exits_everywhere(self) -> bool:
+        """Whether the state after every layer of the deepest plan is that of a depth of its own."""
+        plans = self.encoder_depth.plans()
+        deepest = plans[max(plans)].layers
+        prefixes = all(plans.get(depth) == Plan(deepest[:depth]) for depth in range(1, len(deepest) + 1))
+        return prefixes and not self.gated
 
     def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""
@@ -173,7 +182,7 @@ class Classifier(EncoderModel):
     @property
     def depths_are_known(self) -> bool:
         """Whether all that runs is known beforehand, and is layers one after the other with nothing in between."""
-        return self.unit is None and self.encoder.mix is None and not self.config.encoder.depth.gated
+        return self.unit is None and self.encoder.mix is None and not self.gated
 
     def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         if not isinstance(self.encoder_depth, PerWord):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anydepth.answering import Answering
     from anydepth.choosing.selector import Selector
     from anydepth.classifying import Labelling
+    from anydepth.estimating.sources import DepthSource
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -213,6 +214,13 @@ class Run:
         from anydepth.answering import Answering
 
         return Answering(self.classifier, half=self.config.training.precision != "fp32")
+
+    @cached_property
+    def word_depths(self) -> "DepthSource | None":
+        """What knows the depths of words, where they have their own."""
+        from anydepth.estimating.sources import source_of
+
+        return source_of(self.config, self.tokenizers.source, self.folder, str(self.device)) if self.folder else None
 
     def classify(
         self,

@@ -133,6 +133,7 @@ def evaluate_encoder(
     depths: list[str] | None = None,
     batch: int = 0,
     exits: Sequence["Rule"] = (),
+    texts: Sequence[str] = (),
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
@@ -142,7 +143,7 @@ def evaluate_encoder(
 
     folder.mkdir(parents=True, exist_ok=True)
     with depths_shown() as show:
-        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, notes)
+        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, texts, notes)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(run.config))
     write_report([folder], folder / "report.html")
@@ -157,6 +158,7 @@ def fill_encoder_grid(
     progress: "GridProgress",
     batch: int = 0,
     exits: Sequence["Rule"] = (),
+    texts: Sequence[str] = (),
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The depth grid of a model without a decoder."""
@@ -165,7 +167,7 @@ def fill_encoder_grid(
     from anydepth.evaluation.perplexity import evaluate_text
 
     if isinstance(run.model, Classifier):
-        given: dict[str, Any] = {"batch": batch, "exits": exits, "notes": notes, "progress": progress}
+        given: dict[str, Any] = {"batch": batch, "exits": exits, "texts": texts, "notes": notes, "progress": progress}
         return evaluate_labels(run, corpora, depths or run.depths(), out=folder, **given)
     return evaluate_text(run, corpora, depths, out=folder, notes=notes, progress=progress)
 

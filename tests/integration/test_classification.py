@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain import list_chain, run_chain
 from anydepth.config import Config, load
-from anydepth.evaluation.labels import accuracy
+from anydepth.errors import UserError
+from anydepth.evaluation.labels import accuracy, sign_test
 from anydepth.run import load as load_run
 from anydepth.training.loop import train
 
@@ -105,6 +107,12 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
     code, out, _ = cli("evaluate", trained, "--data", folder / "train.tsv", "--batch", 7, "--out", tmp_path / "other")
     assert code == 0
     assert json.loads((tmp_path / "other" / "grid.json").read_text())["sentences"] == 300
+    cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "third")
+    again = json.loads((tmp_path / "third" / "grid.json").read_text())
+    cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "other")
+    replaced = json.loads((tmp_path / "other" / "grid.json").read_text())  # other texts: nothing is kept
+    assert [cell["loss"] for cell in replaced["cells"]] == [cell["loss"] for cell in again["cells"]]
+    cli("evaluate", trained, "--data", folder / "train.tsv", "--out", tmp_path / "other")
     code, out, err = cli("report", trained, tmp_path / "other", "--out", tmp_path / "both.html")
     assert code == 0
     assert "cannot be compared" in (tmp_path / "both.html").read_text()
@@ -138,7 +146,31 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
 def test_a_label_that_was_not_trained_for_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "odd.tsv").write_text("stays\tone one\n")
     code, _, err = cli("evaluate", trained, "--data", tmp_path / "odd.tsv", "--out", tmp_path / "out")
-    assert (code, "label 'stays' is not among those trained for: falls, rises" in err) == (2, True)
+    complaint = f"{tmp_path}/odd.tsv: label 'stays' is not among those trained for: falls, rises"
+    assert (code, complaint in err) == (2, True)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_positions_are_needed_for_what_is_read_of_a_text(folder: Path, tmp_path: Path, layout: str) -> None:
+    """max_length is for targets where sources are cut, and a classifier has none."""
+    settings = ("data.max_length=256", f"batching.layout={layout}", "training.steps=2")
+    train(config(folder, *settings), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match=r"max_positions: 64 is too small for data.max_source = 80"):
+        train(config(folder, *settings, "data.max_source=80"), tmp_path / "long", quiet=True)
+
+
+def test_cross_validation_knows_labels_that_only_one_part_has(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "train.tsv").write_text("stays\tone one\n" + (folder / "train.tsv").read_text())
+    corpus = f'data.train=[{{type="labelled", path="{tmp_path}/train.tsv"}}]'
+    command = ("repeat", folder / "tiny.toml", "--folds", 3, "--seeds", 1, "--set", corpus, "--set", "training.steps=1")
+    code, out, err = cli(*command, "--out", tmp_path / "runs")
+    assert code == 0, err
+    assert "of 301 texts and 3 labels" in out
+
+
+def test_several_runs_do_not_write_into_one(trained: Path, folder: Path, cli: Cli) -> None:
+    code, _, err = cli("repeat", folder / "tiny.toml", "--out", trained)
+    assert (code, f"{trained} holds a run: give another --out" in err) == (2, True)
 
 
 def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
@@ -147,8 +179,9 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
         recipe = "{folder}/tiny.toml"
         stages = [
             {{ type = "train", name = "runs", each = [{{ seed = [1, 2] }}], settings = ["seed=$seed"] }},
-            {{ type = "evaluate", name = "scores", of = ["runs"] }},
-            {{ type = "report", name = "page", of = ["runs"] }},
+            {{ type = "train", name = "kept", each = [{{ keep = [2, 3] }}], settings = ["training.keep=$keep"] }},
+            {{ type = "evaluate", name = "scores", of = ["runs", "kept"] }},
+            {{ type = "report", name = "page", of = ["kept", "runs"] }},
         ]
         """
     )
@@ -158,8 +191,15 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
     }
     assert states == {"done"}
     page = (tmp_path / "out" / "page.html").read_text()
-    assert "runs_1" in page
-    assert "McNemar" in page
+    assert all(name in page for name in ("kept_2", "kept_3", "McNemar"))
+    cells = [json.loads((tmp_path / "out" / f"runs_{seed}" / "grid.json").read_text())["cells"][0] for seed in (1, 2)]
+    first, second = (cell["accuracy"] for cell in cells)
+    # runs that differ in their seed are shown as one, with their deviation
+    assert f"{(first + second) / 2:.2f} ± {abs(first - second) / 2**0.5:.2f}" in page
+    written = (tmp_path / "chain.toml").read_text().replace('of = ["runs", "kept"]', 'of = ["runs"], batch = 4')
+    (tmp_path / "chain.toml").write_text(written)
+    with pytest.raises(UserError, match="scores: batch: is for translation, and runs_1 is a classifier"):
+        list_chain(tmp_path / "chain.toml", tmp_path / "out")
 
 
 # ---- depth per word
@@ -191,10 +231,16 @@ def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tm
     assert (run / "depths.tsv").read_bytes() == (adaptive / "depths.tsv").read_bytes()
 
 
-def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, tmp_path: Path, cli: Cli) -> None:
-    code, _, err = cli("evaluate", adaptive)
+def test_evaluation_and_classification_use_the_depths_of_training(adaptive: Path, folder: Path, cli: Cli) -> None:
+    code, _, err = cli("evaluate", adaptive, "--text", "seven eight nine")
     assert (code, err) == (0, "")
-    (cell,) = json.loads((adaptive / "grid.json").read_text())["cells"]
+    page = (adaptive / "report.html").read_text()
+    assert all(f">{word}</span>" in page for word in (" seven", " eight"))
+    grid = json.loads((adaptive / "grid.json").read_text())
+    shown = ["".join(piece for piece, _ in sample["words"]).replace("▁", " ") for sample in grid["samples"]]
+    first = [line.split("\t")[1] for line in (folder / "dev.tsv").read_text().splitlines()[:6]]
+    assert shown == [f"<bos> {text}<eos>" for text in ("seven eight nine", *first)]
+    (cell,) = grid["cells"]
     assert 1 < cell["mean_depth"] < 4
     assert sum(depth * count for depth, count in enumerate(cell["depths"], 1)) / sum(cell["depths"]) == pytest.approx(
         cell["mean_depth"]
@@ -215,6 +261,17 @@ def test_an_exported_model_keeps_its_depths(adaptive: Path, tmp_path: Path, cli:
     assert code == 0, err
     texts = ["nine two one", "one ten", "five"]
     assert load_run(tmp_path / "exported").classify(texts) == load_run(adaptive).classify(texts)
+
+
+def test_depths_of_another_model_are_refused(adaptive: Path, tmp_path: Path) -> None:
+    shutil.copytree(adaptive, tmp_path / "run")
+    depths = tmp_path / "run" / "depths.tsv"
+    depths.write_text(depths.read_text().replace("# 4 layers", "# 6 layers", 1))
+    with pytest.raises(UserError, match=r"depths.tsv: depths of up to 6 layers; expected 4"):
+        load_run(tmp_path / "run").classify(["one"])
+    depths.unlink()
+    with pytest.raises(UserError, match=r"depths.tsv: no such file; training makes it"):
+        load_run(tmp_path / "run").classify(["one"])
 
 
 def test_the_command_writes_the_same_depths(folder: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
@@ -245,17 +302,50 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert code == 0, err
     kept = set((guesser / "losses").iterdir())
     assert len(kept) == 2  # of the training and of the dev texts, which are the test texts here
+    (found,) = load_run(run).classify(["one ten"])
+    assert all(1 <= depth <= 2 for _, depth in found.words)
+    assert set((guesser / "losses").iterdir()) == kept  # passing texts leave nothing behind
     out = tmp_path / "depths.jsonl"
-    asked = ("--method", "reconstruction", "--every", 2, "--texts", 5, "--compare", "--json")
+    asked = ("--method", "reconstruction", "--texts", 5, "--compare", "--json", "--text", "ten two")
     code, printed, err = cli("depths", run, "--out", out, *asked)
     assert code == 0, err
     found = json.loads(printed)
+    assert len(list((guesser / "losses").iterdir())) == 4  # these few texts, two words and one at a time
+    assert sum(found["counts"]) == sum(len(json.loads(line)["words"]) - 2 for line in out.read_text().splitlines())
+    assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 0.01, "--every", 2)[1]) == found
+    assert json.loads(cli("depths", run, "--out", out, *asked, "--penalty", 5)[1])["mean_depth"] == 1
     assert len(out.read_text().splitlines()) == 5
     means = list(found["by_penalty"].values())
     assert means == sorted(means, reverse=True)
     assert 0 <= found["agreement"][0] <= 1
     code, _, err = cli("depths", folder / "tiny.toml", "--method", "reconstruction", "--out", out)
     assert (code, "--model" in err) == (2, True)
+    for model, complaint in ((tmp_path / "none", "is not a run"), (run, "is a classifier: expected a masked-lm")):
+        depth = f"{{type='per-word', estimate={{type='reconstruction', model='{model}'}}}}"
+        changed = config(folder, f"model.encoder={{layers=2, depth={depth}}}", settings[1])
+        with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
+            train(changed, tmp_path / f"from_{model.name}", quiet=True)
+    for changes, complaint in (
+        ((), "has another tokenizer"),
+        ((f"tokenizer.path={guesser}/tokenizer.json", "model.encoder.layers=3"), "has 2 layers, this classifier 3"),
+    ):
+        with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
+            train(config(folder, *settings, *changes), tmp_path / f"with_{len(changes)}", quiet=True)
+    full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
+    plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
+    code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)
+    assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
+
+
+def test_flags_of_depths_that_would_mean_nothing_are_refused(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    for out, further, complaint in (
+        ("depths.png", (), "the picture will be there; give a name such as"),
+        ("depths.tsv", ("--every", 4), "--every is for --method reconstruction"),
+        ("depths.tsv", ("--compare",), "--compare is for --method reconstruction"),
+        ("none/depths.tsv", (), "there is no folder"),
+    ):
+        code, _, err = cli("depths", folder / "tiny.toml", "--method", "mi", "--out", tmp_path / out, *further)
+        assert (code, complaint in err) == (2, True), err
 
 
 def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None:
@@ -268,10 +358,34 @@ def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None
     assert found["patience 1"]["mean_depth"] == 2  # two exits can agree at the second for the first time
     assert found["patience 1"]["accuracy"] == grid["cells"][-1]["accuracy"]
     assert "confidence 0.7" in out
-    assert "confidence 0.7" in (trained / "report.html").read_text()
+    page = (trained / "report.html").read_text()
+    assert "confidence 0.7" in page
+    assert page.count('aria-label="words by depth"') == 1
+    labels = {name: (trained / "outputs" / f"{name}.txt").read_text().split("\n") for name in ("2", "confidence 0.7")}
+    right = (trained / "outputs" / "reference.txt").read_text().split("\n")
+    chance = sign_test(*(np.array(each) for each in (labels["confidence 0.7"], labels["2"], right)))
+    row = page[page.index("confidence 0.7</td>") :].partition("</tr>")[0]
+    assert row.endswith(f"<td>{chance:.3f}</td>")
     (tmp_path / "in.txt").write_text("nine two one\n")
     code, out, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "adaptive", "--exit", "patience 1")
     assert (code, out.split("\t")[0]) == (0, "falls")
+
+
+def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "in.txt").write_text("nine two one\n")
+    classify, early = ("classify", trained, tmp_path / "in.txt"), ("--depth", "adaptive", "--exit", "0.5")
+    for command, complaint in (
+        ((*classify, "--exit", "0.5"), "--exit says when texts leave early: give --depth adaptive"),
+        ((*classify, "--show", "--json"), "--show, --json: give one of them"),
+        ((*classify, "--show"), "--show: all words of this run are equally deep"),
+        ((*classify, "--depth", "adaptive", "--exit", "soon"), "exit 'soon': expected a probability"),
+        (("classify", adaptive, tmp_path / "in.txt", *early), "--exit: the words of this run have depths of their own"),
+        (("evaluate", trained, "--text", "one"), "--text: all words of this run are equally deep"),
+        (("evaluate", adaptive, "--exits", "0.9"), "needs an exit at every layer"),
+        (("evaluate", trained, "--batch", "-1"), "--batch -1: expected 0 or more"),
+    ):
+        code, out, err = cli(*command)
+        assert (code, out, complaint in err) == (2, "", True), err
 
 
 def test_a_halting_unit_is_trained_and_used(folder: Path, tmp_path: Path, cli: Cli) -> None:

@@ -156,6 +156,7 @@ def test_cross_validation_with_several_seeds(
     assert sum(grid["sentences"] for grid in grids[::2]) == 50  # all texts of both files, each once
     seen = [load(tmp_path / run / "config.toml").data for run in runs]
     assert all(set(data.train[0].parts).isdisjoint(data.test[0].parts + data.dev[0].parts) for data in seen)
+    assert all(set(data.dev[0].parts).isdisjoint(data.test[0].parts) for data in seen)
     mean = sum(grid["cells"][0]["accuracy"] * grid["sentences"] for grid in grids) / 100
     assert f"{mean:.2f} ±" in out
     assert "of 50 texts" in out

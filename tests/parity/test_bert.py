@@ -1,5 +1,7 @@
 """BERT checkpoints of Hugging Face: the same states and the same tokens, of tiny random ones and of real weights."""
 
+import json
+import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Cli
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from anydepth.data.labelled_batch import LabelledBatch
@@ -167,11 +170,45 @@ def test_what_does_not_fit_is_refused(tiny: Path) -> None:
     for changed, complaint in (
         (replace(fitting, embedding_scale=True), "model.embedding_scale: True, but .* needs False"),
         (replace(fitting, layer=replace(fitting.layer, heads=2)), "model.layer.heads: 2, but .* needs 3"),
+        (replace(fitting, layer=replace(fitting.layer, norm_epsilon=1e-5)), "norm_epsilon: 1e-05, but .* needs 1e-12"),
         (replace(fitting, encoder=StackConfig(layers=4)), "has 3 layers: .* a multiple of that, not 4"),
     ):
         with pytest.raises(UserError, match=complaint):
             take_weights(changed.build(len(tokenizer), 1, tokenizer.pad), str(tiny))
     assert is_bert(tiny)
+
+
+def test_what_is_damaged_is_named(tiny: Path, tmp_path: Path) -> None:
+    fitting, tokenizer = config(tiny), bert_tokenizer(tiny)
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny, broken)
+    settings, weights = json.loads((tiny / "config.json").read_text()), load_file(tiny / "model.safetensors")
+    model = fitting.build(len(tokenizer), 1, tokenizer.pad)
+    for name in ("encoder.layer.1.output.dense.bias", "embeddings.word_embeddings.weight"):
+        save_file({key: value for key, value in weights.items() if key != f"bert.{name}"}, broken / "model.safetensors")
+        with pytest.raises(UserError, match=f"broken/model.safetensors: has no {name}"):
+            take_weights(model, str(broken))
+    (broken / "config.json").write_text(json.dumps({key: settings[key] for key in settings if key != "hidden_size"}))
+    with pytest.raises(UserError, match=r"broken/config.json: has no hidden_size"):
+        read_settings(broken / "config.json")
+    (broken / "config.json").write_text(json.dumps(settings | {"model_type": "roberta"}))
+    with pytest.raises(UserError, match="model_type is 'roberta'; expected 'bert'"):
+        read_settings(broken / "config.json")
+    (broken / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"broken/tokenizer_config.json: cannot be read"):
+        bert_tokenizer(broken)
+    (broken / "vocab.txt").unlink()
+    with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt"):
+        bert_tokenizer(broken)
+
+
+def test_a_vocabulary_may_have_odd_line_separators_and_capitals(tmp_path: Path) -> None:
+    """Multilingual ones have them as words: only a newline ends one."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "A", "a"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    assert bert_tokenizer(tmp_path).encode(["A a"]) == [[7, 7]]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert bert_tokenizer(tmp_path).encode(["A a"]) == [[6, 7]]
 
 
 def test_fine_tuning_saves_a_run_of_its_own(tiny: Path, tmp_path: Path, cli: Cli) -> None:

@@ -14,6 +14,7 @@ from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig
 from anydepth.depth.perword import MutualInformationConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
+from anydepth.estimating import reconstruction
 from anydepth.estimating.mutual_information import FLOOR, WordDepths, bins, estimate, even_bins, mutual_information
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Reconstruction, agreement, depths_of
@@ -99,11 +100,14 @@ def test_information_is_above_zero_even_for_words_that_tell_nothing() -> None:
     counts = np.array([[0, 0], [50, 50], [25, 25], [50, 0]])
     found = mutual_information(counts, np.array([50, 50]))
     assert (found > 1e-6).all()
+    little = mutual_information(np.array([[5010, 4990]]), np.array([10_000, 10_000]), joint=True)
+    assert 1e-8 < little < 1e-5  # more than nothing
     assert found[3] > 100 * found[2]
 
 
-def test_unknown_words_get_all_layers_and_the_best_word_one(tokenizer: Tokenizer) -> None:
-    found, pieces = learnt(tokenizer)
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_unknown_words_get_all_layers_and_the_best_word_one(tokenizer: Tokenizer, whole_words: bool) -> None:
+    found, pieces = learnt(tokenizer, whole_words=whole_words)
     ids, lengths = flat(tokenizer, ["good another"])
     depths = found.of(ids, lengths, pieces)
     words = pieces.words(ids, lengths)
@@ -127,7 +131,7 @@ def test_the_file_is_read_back_as_it_was_written(tokenizer: Tokenizer, tmp_path:
 
 def test_pieces_of_a_word_share_its_depth(tokenizer: Tokenizer) -> None:
     found, pieces = learnt(tokenizer)
-    ids, lengths = flat(tokenizer, ["fundwull good", "good, bad"])  # w is not in the alphabet: a byte
+    ids, lengths = flat(tokenizer, ["fundwull good", "good,bad"])  # w is not in the alphabet: a byte
     words = pieces.words(ids, lengths)
     assert lengths[0] > 4  # several pieces
     assert words[lengths[0]] == words[lengths[0] - 1] + 1  # no word goes on in the next text
@@ -183,6 +187,20 @@ def test_one_word_at_a_time_with_all_its_pieces() -> None:
         for piece in word:
             assert np.allclose(found[piece], expected, atol=1e-4)
     assert not found[[0, 4, 5, 11]].any()
+
+
+def test_many_texts_are_read_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pieces = tiny_masked_lm(PrefixConfig(), layers=3), TwoPieces()
+    ids, lengths = np.array([1, 4, 6, 8, 2, 1, 6, 10, 12, 14, 2]), np.array([5, 6])
+    asked = Reconstruction(model, pieces, mask=3)
+    together = asked.losses(ids, lengths)
+    for name, limit in (("tokens", 12), ("CHOSEN", 2)):
+        asked = Reconstruction(model, pieces, mask=3)
+        monkeypatch.setattr(asked if name == "tokens" else reconstruction, name, limit)
+        sizes = [len(batch.ids) for batch in asked.batches(ids, lengths, pieces.words(ids, lengths))]
+        assert max(sizes) == 2
+        assert sum(sizes) == 7
+        assert np.allclose(asked.losses(ids, lengths), together, atol=1e-4)
 
 
 def test_several_words_at_a_time_hide_each_once() -> None:

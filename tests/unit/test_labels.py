@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.errors import UserError
-from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test
+from anydepth.evaluation.coloured import colours, for_page, spoken
+from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
+from anydepth.evaluation.repeated import repeated
 
 
 def written(folder: Path, lines: list[str]) -> Path:
@@ -36,6 +39,13 @@ def test_the_parts_of_a_file_are_equal_disjoint_and_whole(tmp_path: Path) -> Non
     assert {row.source for row in read_rows(rest, "train", Skips())} == set(everything) - set(parts[2])
     assert count_rows(rest) == 40
     assert parts[0] != [f"text {n}" for n in range(10)]
+
+
+def test_parts_do_not_follow_the_order_of_a_file(tmp_path: Path) -> None:
+    file = written(tmp_path, [f"{n % 2}\ttext {n}" for n in range(60)])
+    for part in range(2):
+        rows = read_rows(Labelled(path=str(file), folds=2, take=(part,)), "train", Skips())
+        assert 5 < sum(row.label == "1" for row in rows) < 25  # not every other row
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
@@ -111,3 +121,26 @@ def test_scores_by_hand() -> None:
     other = np.array([0, 0, 0, 1, 1, 2])  # right in the two places where `found` is wrong
     assert sign_test(other, found, right) == pytest.approx(2 * 0.25)
     assert sign_test(found, found, right) == 1.0
+
+
+def test_pieces_are_written_as_they_stand_in_a_text() -> None:
+    assert spoken([("▁un", 1), ("believ", 2), ("▁", 3), (",", 1)]) == [" un", "believ", "␣", ","]
+    assert spoken([("[CLS]", 4), ("un", 1), ("##believ", 2), ("##ably", 3)]) == [" [CLS]", " un", "believ", "ably"]
+    assert colours(1, 12)[0] == "#fff7bc"
+    assert colours(12, 12) == ("#8c1446", "#ffffff")
+    assert [piece["depth"] for piece in for_page([("a", 1), ("b", 2)], 2)] == [1, 2]
+
+
+def test_runs_on_parts_of_the_data_count_every_text_alike() -> None:
+    def grid(test_set: str, sentences: int, accuracy: float, depths: list[int]) -> dict[str, Any]:
+        cell = {"encoder": 2, "accuracy": accuracy, "interval": [accuracy - 5, accuracy + 5], "macro_f1": accuracy,
+                "loss": 0.5, "seconds": 1.0, "mean_depth": 1.5, "depths": depths, "parameters": 7}  # fmt: skip
+        return {"signatures": {}, "labels": ["a", "b"], "test_set": test_set, "sentences": sentences, "cells": [cell]}
+
+    (cell,) = repeated("mr", [grid("one", 30, 80.0, [1, 2]), grid("two", 10, 60.0, [3, 4])])["cells"]
+    assert cell["accuracy"] == 75
+    assert cell["interval"] == list(wilson(0.75, 40))
+    assert cell["depths"] == [4, 6]
+    assert (cell["runs"], cell["deviation"]) == (2, pytest.approx(200**0.5))
+    (cell,) = repeated("mr", [grid("one", 30, 80.0, [1, 2]), grid("one", 30, 60.0, [3, 4])])["cells"]
+    assert (cell["accuracy"], cell["interval"]) == (70, [65, 75])  # the same texts: what seeds give on average

@@ -4,14 +4,20 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from classifiers import labelled_batch, tiny_classifier
 from conftest import PAD
 from test_perword import masked_twin
 
-from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.choosing.leaving import Rule, check_exits, leave_early
 from anydepth.config import loads
+from anydepth.data.labelled_batch import NO_LABEL
+from anydepth.depth.full import FullConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.objectives.cross_entropy import losses_and_gradient
@@ -116,6 +122,24 @@ def test_the_unit_and_all_exits_are_trained() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+def test_the_loss_of_the_unit_by_hand() -> None:
+    """The mean over the words of each text, summed over the texts that have a label."""
+    model, batch = tiny_classifier(HALTING, LAYERS), labelled_batch(LENGTHS)
+    batch = batch._replace(target_out=torch.cat([torch.tensor([NO_LABEL]), batch.target_out[1:]]))
+    x, sees = model.embed(batch)
+    _, *states = model.encoder.states(x, model.plan().encoder, None, sees)
+    right = torch.stack([model.logits(model.predict(state, batch)).argmax(-1) == batch.target_out for state in states])
+    assert 0 < right[:, 1:].sum() < right[:, 1:].numel()
+    assert model.unit is not None
+    expected = torch.zeros(())
+    for text in range(1, len(LENGTHS)):
+        cheapest = next((number for number, good in enumerate(right[:, text].tolist()) if good), 0)
+        choices = model.unit(model.norm(states[0][text, : LENGTHS[text]]))
+        expected += F.cross_entropy(choices, torch.full((LENGTHS[text],), cheapest))
+    loss = halting(model, batch, HaltingObjectiveConfig(weight=0.5), 0.0, losses_and_gradient)
+    assert torch.allclose(loss.total - loss.nll, 0.5 * expected, atol=1e-4)
+
+
 def test_the_objective_and_the_unit_go_together() -> None:
     recipe = '[model]\ntype="classifier"\n'
     unit, objective = (
@@ -126,3 +150,12 @@ def test_the_objective_and_the_unit_go_together() -> None:
     for alone in (unit, objective):
         with pytest.raises(UserError, match="goes with depth per word"):
             loads(recipe, [alone])
+
+
+def test_only_models_with_an_exit_at_every_layer_can_be_left_early() -> None:
+    for depth in (PrefixConfig(), RecurrentConfig(depth=4)):
+        check_exits(tiny_classifier(depth))
+    refused = (FullConfig(), LayerDropConfig(), LatentConfig(), PerWordConfig())
+    for depth in refused:
+        with pytest.raises(UserError, match="an exit at every layer"):
+            check_exits(tiny_classifier(depth))

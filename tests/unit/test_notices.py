@@ -8,7 +8,6 @@ import pytest
 
 from anydepth.data.builtin import LANGUAGES, notices
 from anydepth.data.builtin_corpora import BuiltinNotices
-from anydepth.data.corpora import DataConfig
 from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
 
@@ -66,4 +65,3 @@ def test_as_a_corpus() -> None:
         BuiltinNotices(size=0)
     with pytest.raises(UserError, match="no language 'xx'"):
         notices("xx", "train", 1)
-    assert DataConfig(train=(corpus,), pairs="summaries", max_source=300).longest == 300

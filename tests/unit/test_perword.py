@@ -10,11 +10,13 @@ from conftest import PAD
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from anydepth.config import loads
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.encoder_models import Classifier
+from anydepth.errors import UserError
 from anydepth.nn.attention import Packed, Padded, attend
 from anydepth.nn.layers import Layer
 from anydepth.nn.perword import lay_out, run_words, step
@@ -179,9 +181,28 @@ def test_activation_checkpointing_changes_nothing() -> None:
     assert torch.equal(*gradients)
 
 
+def test_attention_weights_are_dropped_in_training_alone() -> None:
+    model, batch = tiny_classifier(PerWordConfig(), LAYERS), with_depths(labelled_batch(LENGTHS), random_depths())
+    expected = model(batch, model.plan())
+    for layer in model.encoder.layers:
+        layer.attention.dropout = 0.5
+    assert torch.equal(model(batch, model.plan()), expected)
+    model.train()
+    assert not torch.allclose(model(batch, model.plan()), expected)
+
+
 def test_run_words_leaves_its_input_alone_when_gradients_need_it() -> None:
     model, words = tiny_classifier(PerWordConfig(), LAYERS), lay_out(random_depths(), np.array(LENGTHS), 7)
     x = torch.randn(sum(LENGTHS), 16)
     before = x.clone()
     run_words(model.encoder, x, model.plan().encoder, words, refresh=True)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize(
+    "estimate", ['{type="constant", depth=5}', '{type="mutual-information", deepest=5}'], ids=["constant", "deepest"]
+)
+def test_no_word_can_run_more_layers_than_there_are(estimate: str) -> None:
+    settings = ["model.encoder.layers=4", f'model.encoder.depth={{type="per-word", estimate={estimate}}}']
+    with pytest.raises(UserError, match=r"depth.estimate.*: 5, but there are 4 layers"):
+        loads('[model]\ntype="classifier"\n', settings)

@@ -8,6 +8,7 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
+from anydepth import word_places
 from anydepth.answering import answer
 from anydepth.classifying import labelled
 from anydepth.data.labelled_batch import LabelledBatch
@@ -77,6 +78,25 @@ def test_hardly_more_is_computed_than_the_depths_say() -> None:
     assert rows[0] == places.shape.words
     for computed, count in zip(rows[1:], running[1:]):
         assert count <= computed <= count + max(32, places.shape.words // PARTS)
+
+
+def test_padding_needs_no_positions_of_its_own() -> None:
+    model = tiny_classifier(PerWordConfig(), LAYERS, max_positions=8).eval()
+    ids, lengths, depths = texts([5, 7]), np.array([5, 7]), np.arange(12) % LAYERS + 1
+    found = PlacesByShape(model).read(model.plan().encoder, True, np.concatenate(ids), depths, lengths)
+    expected = answer(model, with_depths(labelled(ids, PAD, ""), depths, lengths), model.plan()).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_shape_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_places, "MOST", 2)
+    model = tiny_classifier(PerWordConfig(), LAYERS).eval()
+    places, shapes = PlacesByShape(model), []
+    for size in (10, 200, 10, 400):
+        (ids,) = texts([size])
+        places.read(model.plan().encoder, True, np.array(ids), np.ones(size, dtype=np.int64), np.array([size]))
+        shapes.append(Shape.of(np.array([size])))
+    assert [shape for _, _, shape in places.made] == [shapes[0], shapes[3]]
 
 
 def test_shapes_waste_little() -> None:

@@ -178,8 +178,9 @@ class Planner:
         corpora = getattr(config.data, stage.on)
         if not corpora:
             raise self.mistake(stage.name, f"{run} has no data.{stage.on} to be scored on")
-        if stage.sentences and not isinstance(config.model, TranslatorConfig):
-            raise self.mistake(stage.name, f"sentences: {run} is a {config.model.type}, scored on whole corpora")
+        for setting in ("sentences", "beam", "batch") if not isinstance(config.model, TranslatorConfig) else ():
+            if getattr(stage, setting):
+                raise self.mistake(stage.name, f"{setting}: is for translation, and {run} is a {config.model.type}")
         depths: tuple[str, ...] = ()
         if not learns_depth(config):
             depths = depths_of(config, stage.encoder, stage.decoder)[-1 if stage.deepest else 0 :]
@@ -229,9 +230,7 @@ class Planner:
         shown: dict[str, tuple[Evaluation, ...]] = {}
         for name in stage.of:
             here = {run: scored[run] for run in self.named([name])}
-            depths = [depth for work in here.values() for depth in work.depths]
-            in_one_language = not any(work.languages for work in here.values())
-            if depths and in_one_language and len(depths) == len(set(depths)):  # one model for each depth: a grid
+            if self.are_one_grid(tuple(here.values())):
                 shown[name] = tuple(here.values())
             else:
                 shown |= {run: (work,) for run, work in here.items()}
@@ -243,6 +242,17 @@ class Planner:
             shown=shown,
             curves=curves,
         )
+
+    def are_one_grid(self, works: Sequence[Evaluation]) -> bool:
+        """Whether there is one model for each depth; of classifiers, which have means, also one with several seeds."""
+        models: dict[str, set[str]] = {}
+        for work in works:
+            config = self.configs[work.needs[0]]
+            same = repr(replace(config, seed=0)) if isinstance(config.model, ClassifierConfig) else work.name
+            for depth in work.depths:
+                models.setdefault(depth, set()).add(same)
+        in_one_language = not any(work.languages for work in works)
+        return bool(models) and in_one_language and all(len(here) == 1 for here in models.values())
 
     def mistake(self, name: str, text: str) -> UserError:
         return UserError("\n".join(f"{self.path}: {name}: {line}" for line in text.splitlines()))

@@ -11,6 +11,7 @@ from anydepth.config import load as load_config
 from anydepth.data.labelled import Labelled
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
+from anydepth.tasks.classification import with_labels
 
 
 def repeat(
@@ -23,7 +24,9 @@ def repeat(
 ) -> dict[str, Path]:
     """Trains and scores a recipe for every seed and, with `folds`, every part of its training corpora as the test set;
     one page shows them, and the means of classifiers. What is done already is skipped. Gives the folder of each run."""
-    config = load_config(recipe, settings)
+    config = with_labels(load_config(recipe, settings)) if folds else load_config(recipe, settings)
+    if (folder / "config.toml").exists():
+        raise UserError(f"{folder} holds a run: give another --out for several")
     if not seeds or len(set(seeds)) < len(seeds):
         raise UserError("--seeds: expected different numbers, at least one")
     runs = {

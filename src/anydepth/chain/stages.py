@@ -132,8 +132,9 @@ class ReportStage:
     name: str
     """The stage's name, and that of the page: name.html."""
     of: tuple[str, ...] = ()
-    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs. Evaluations in
-    folders of their own are named like trainings."""
+    """Stages whose runs to show, each of them evaluated before; a repeated training means all its runs, or, where
+    they differ in depth alone, one row for each depth; classifiers that differ in their seed are shown as means.
+    Evaluations in folders of their own are named like trainings."""
     curves: tuple[str, ...] = ()
     """Stages of whose runs only the training is shown: nothing needs to be evaluated."""
 

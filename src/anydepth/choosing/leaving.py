@@ -49,6 +49,13 @@ class Left(NamedTuple):
     """(B,) int64, counted from 1."""
 
 
+def check_exits(model: Classifier) -> None:
+    """Refuses models of which nobody has trained the exits."""
+    if not model.exits_everywhere:
+        depth = model.config.encoder.depth.type
+        raise UserError(f'leaving early needs an exit at every layer (depth "prefix"), which {depth} does not have')
+
+
 def leave_early(model: Classifier, batch: LabelledBatch, plan: Plan, rule: Rule) -> Left:
     """Each text's answer at its own exit; layers run only for texts that have not left."""
     x, sees = model.embed(batch)

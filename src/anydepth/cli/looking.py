@@ -41,9 +41,16 @@ def depths(
     model: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Reconstruction: the masked language model that guesses.")
     ] = None,
-    penalty: Annotated[float, typer.Option(help="Reconstruction: λ, what a layer costs.")] = 0.1,
-    every: Annotated[int, typer.Option(help="Reconstruction: hide one word in so many at once; 0: one at a time.")] = 0,
-    texts: Annotated[int, typer.Option(help="Reconstruction: only the first so many texts; 0: all.")] = 0,
+    penalty: Annotated[
+        float | None, typer.Option(help="Reconstruction: λ, what a layer costs. Default: the recipe's, or 0.1.")
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(help="Reconstruction: hide one word in so many at once; 0: one at a time. Default: the recipe's."),
+    ] = None,
+    texts: Annotated[
+        int | None, typer.Option(help="Reconstruction: only the first so many texts. Default: all.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Reconstruction: compare with hiding one word at a time.")
     ] = False,
@@ -56,14 +63,20 @@ def depths(
 
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    if min(every, texts, penalty) < 0:
-        raise UserError("--every, --texts, --penalty: expected 0 or more")
+    if out.suffix == ".png":
+        raise UserError(f"--out {out}: the picture will be there; give a name such as {out.with_suffix('.tsv')}")
+    flags = {"model": model, "penalty": penalty, "every": every, "texts": texts, "compare": compare or None}
+    for flag, given in flags.items():
+        if given is not None and method == "mi":
+            raise UserError(f"--{flag} is for --method reconstruction")
+        if isinstance(given, int | float) and given < 0:
+            raise UserError(f"--{flag} {given}: expected 0 or more")
     changes = tuple(settings or ())
     if method == "mi":
         found = estimate_information(recipe_or_run, out, changes, text)
     else:
         found = estimate_reconstruction(
-            recipe_or_run, out, model, changes, text, penalty, every, texts, compare, device
+            recipe_or_run, out, model, changes, text, penalty, every, texts or 0, compare, device
         )
     show_depths(found, as_json)
 

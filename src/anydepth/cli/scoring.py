@@ -31,6 +31,10 @@ def evaluate(
     exits: Annotated[
         str, typer.Option(metavar="RULE,…", help="Classifier: leave early, at a probability (0.9) or by 'patience 2'.")
     ] = "",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Classifier: show in the report how deep its words are read; repeatable."),
+    ] = None,
     beam: Beam = None,
     batch: Batch = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
@@ -52,22 +56,26 @@ def evaluate(
     wanted, folder = parse_depths(depths), out or run
     is_run = (run / "config.toml").is_file()
     kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
+    if exits and kind != "classifier":
+        raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
+    if text and kind != "classifier":
+        raise UserError("--text is for classifiers: it shows how deep words are read")
     if kind != "translator":
         flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
-        flags |= {"batch": batch, "exits": exits or None} if kind == "masked-lm" else {}
+        flags |= {"batch": batch} if kind == "masked-lm" else {}
         for flag, given in flags.items():
             if given is not None:
                 raise UserError(f"--{flag} is for translation: a {kind} takes --data")
+        if batch is not None and batch < 0:
+            raise UserError(f"--batch {batch}: expected 0 or more")
         loaded = load(run, device, settings=changes).in_language(language)
         own = (Text if kind == "masked-lm" else Labelled)(path=str(data), key=loaded.key)
         corpora = [own] if data else corpora_for_test(run, changes, language)
         rules = [Rule.parse(rule) for rule in exits.split(",")] if exits else []
-        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, notes)
+        grid = evaluate_encoder(loaded, folder, corpora, wanted, batch or 0, rules, text or (), notes)
     else:
         if data:
             raise UserError("--data is for models without a decoder: give --source and --reference")
-        if exits:
-            raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
         test_sets = read_test_sets(run, source, reference, changes, language)
         loaded = load(run, device, settings=changes)
         if lowercase and loaded.config.data.pairs == "summaries":

@@ -160,8 +160,9 @@ def classify(
         typer.Option(metavar="D|adaptive", help="Layers, such as 4, or until the answer is sure. Default: all."),
     ] = None,
     leave: Annotated[
-        str, typer.Option("--exit", metavar="RULE", help="When it is, for --depth adaptive: 0.9, or 'patience 2'.")
-    ] = "0.9",
+        str | None,
+        typer.Option("--exit", metavar="RULE", help="When it is, for --depth adaptive: 'patience 2'. Default: 0.9."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Texts classified together; 0 means as many as are good.")] = 0,
     settings: RunSettings = None,
     device: Device = "auto",
@@ -175,12 +176,22 @@ def classify(
 
     if batch < 0:
         raise UserError(f"--batch {batch}: expected 0 or more")
+    if leave is not None and depth != "adaptive":
+        raise UserError("--exit says when texts leave early: give --depth adaptive as well")
+    if show and as_json:
+        raise UserError("--show, --json: give one of them")
     texts = read_texts(file)
     loaded = load(run, device, settings=settings or ())
+    if leave is not None and loaded.config.model.encoder.depth.type == "per-word":
+        raise UserError("--exit: the words of this run have depths of their own, and its texts do not leave early")
     with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=len(texts))
         found = loaded.classify(
-            texts, depth, batch=batch, leave=leave, progress=lambda done, total: bar.update(task, completed=done)
+            texts,
+            depth,
+            batch=batch,
+            leave=leave or "0.9",
+            progress=lambda done, total: bar.update(task, completed=done),
         )
     if show:
         return show_words(found, len(loaded.plan().encoder))

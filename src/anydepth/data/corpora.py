@@ -138,11 +138,6 @@ class DataConfig:
         if self.workers < 0:
             raise ValueError(f"workers must be 0 or more, not {self.workers}")
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest text on either side, the end mark not counted."""
-        return max(self.max_length, self.max_source)
-
 
 def target_language(key: str) -> str:
     """en-de → de; a key of one language is that language."""

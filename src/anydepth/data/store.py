@@ -50,7 +50,11 @@ class Store:
         self._target = sides[-1]
         self.key: str = self._meta["key"]
         identity = self._meta["identity"]
-        self.max_length: int = max(identity["max_length"], identity.get("max_source", 0))
+        self.files: list[str] = [path for path, *_ in identity["files"]]
+        """What it was made of; nothing for a built-in corpus."""
+        source = identity.get("max_source", 0) or identity["max_length"]
+        self.max_length: int = source if len(sides) == 1 else max(source, identity["max_length"])
+        """Tokens of a text at most, the end mark not counted."""
         self.cut: int = self._meta.get("cut", 0)
         self.skips = Skips(**self._meta["skips"])
         self.source_pad, self.target_pad = self._meta["pad"]

@@ -2,7 +2,8 @@
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,12 +14,12 @@ from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.corpora import CorpusConfig, Split
 from anydepth.data.reading import Skips, read_rows
+from anydepth.data.sources import encode_sources
 from anydepth.data.store import tokenize_all
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tokens_in_front
-from anydepth.depth.perword import MutualInformationConfig, ReconstructionConfig
+from anydepth.depth.perword import MutualInformationConfig, PerWordConfig, ReconstructionConfig
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
-from anydepth.estimating.mutual_information import WordDepths
 from anydepth.estimating.pictures import draw, some_of
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Agreement, agreement, depths_of
@@ -69,19 +70,13 @@ def estimate_information(path: Path, out: Path, settings: tuple[str, ...] = (), 
     counts = counted(depths[~pieces.special[ids]], found.layers)
     words = [(pieces.name(word), value, found.depths[word]) for word, value in found.information.items()]
     words.sort(key=lambda item: -item[1])
-    shown = of_text(text, config, tokenizer, pieces, found) if text else []
+    shown: list[tuple[str, int]] = []
+    if text:
+        own, length = flat(encoded([text], config, tokenizer))
+        shown = named(own, whole(found.of(own, length, pieces), own, length, pieces, found.layers, chosen), pieces)
     picture = out.with_suffix(".png")
     draw(picture, some_of(words), "mutual information", counts, shown)
     return Estimated(out, picture, len(found.depths), mean_of(counts), counts.tolist(), {}, None)
-
-
-def of_text(
-    text: str, config: Config, tokenizer: Tokenizer, pieces: Pieces, found: WordDepths
-) -> list[tuple[str, int]]:
-    ids = np.array(encoded([text], config, tokenizer)[0])
-    lengths = np.array([len(ids)])
-    depths = with_special(found.of(ids, lengths, pieces), ids, lengths, pieces, found.layers, deepest=True)
-    return [(pieces.names[number], int(depth)) for number, depth in zip(ids, depths)]
 
 
 def estimate_reconstruction(
@@ -90,38 +85,43 @@ def estimate_reconstruction(
     model: Path | None = None,
     settings: tuple[str, ...] = (),
     text: str = "",
-    penalty: float = 0.1,
-    every: int = 0,
+    penalty: float | None = None,
+    every: int | None = None,
     texts: int = 0,
     compare: bool = False,
     device: str = "auto",
 ) -> Estimated:
-    """By the losses of a masked language model, for the test texts of a recipe or a run; that model may be the run."""
+    """By the losses of a masked language model, for the test texts of a recipe or a run; that model may be the run.
+    What is not given is as the recipe has it."""
     config, _ = config_of(path, settings)
-    if model is None and isinstance(config.model, ClassifierConfig):
-        chosen = per_word(config)
-        if chosen is None or not isinstance(chosen.estimate, ReconstructionConfig):
+    chosen = per_word(config)
+    asked = chosen.estimate if chosen else None
+    if not isinstance(asked, ReconstructionConfig):
+        if model is None and isinstance(config.model, ClassifierConfig):
             raise UserError("--model: which masked language model guesses the words?")
-        model = Path(chosen.estimate.model)
-    run = load_run(model or path, device)
-    asked = ReconstructionConfig(model=str(model or path), penalty=penalty, every=every)
+        asked = ReconstructionConfig(model=str(path))
+    penalty, every = asked.penalty if penalty is None else penalty, asked.every if every is None else every
+    asked = ReconstructionConfig(model=str(model or asked.model), penalty=penalty, every=every)
+    run = load_run(asked.model, device)
     guessing, tokenizer = Guessing(run, asked), run.tokenizers.source
     pieces, rows = Pieces(tokenizer), list(islice(sentences(config), texts or None))
     if not rows:
         raise UserError(f"{path}: its recipe names no test texts")
-    ids, lengths = flat(encoded([text, *rows] if text else rows, config, tokenizer))
+    ids, lengths = flat(encoded(rows, config, tokenizer))
     losses = guessing.losses(ids, lengths, pieces)
     depths, layers = depths_of(losses, penalty), losses.shape[1]
     real = ~pieces.special[ids]
-    whole = with_special(depths, ids, lengths, pieces, layers, deepest=True)
-    write_text("".join(jsonl(ids, lengths, whole, pieces)), out)
+    write_text("".join(jsonl(ids, lengths, whole(depths, ids, lengths, pieces, layers, chosen), pieces)), out)
     alike = None
     if compare:
-        exact = Guessing(run, ReconstructionConfig(model=str(model or path), penalty=penalty))
+        exact = Guessing(run, replace(asked, every=0))
         alike = agreement(depths_of(exact.losses(ids, lengths, pieces), penalty)[real], depths[real])
     counts, picture = counted(depths[real], layers), out.with_suffix(".png")
-    named = [(pieces.names[number], int(depth)) for number, depth in zip(ids[: lengths[0]], whole)] if text else []
-    draw(picture, by_word(ids[real], losses[real].min(1), depths[real], pieces), "least loss, nats", counts, named)
+    shown: list[tuple[str, int]] = []
+    if text:
+        own, length = flat(encoded([text], config, tokenizer))
+        shown = named(own, whole(guessing.of(own, length, pieces), own, length, pieces, layers, chosen), pieces)
+    draw(picture, by_word(ids[real], losses[real].min(1), depths[real], pieces), "least loss, nats", counts, shown)
     means = {value: float(depths_of(losses[real], value).mean()) for value in PENALTIES}
     return Estimated(out, picture, int(real.sum()), mean_of(counts), counts.tolist(), means, alike)
 
@@ -144,22 +144,33 @@ def tokenizer_of(config: Config, folder: Path) -> Tokenizer:
     return TokenizerPair.load(folder).source
 
 
-def sentences(config: Config) -> list[str]:
+def sentences(config: Config) -> Iterator[str]:
     """The test texts, or those for validation or training where there are none."""
     corpora: tuple[CorpusConfig, ...] = config.data.test or config.data.dev or config.data.train
     split: Split = "test" if config.data.test else "dev" if config.data.dev else "train"
-    return [row.source for corpus in corpora for row in read_rows(corpus, split, Skips())]
+    return (row.source for corpus in corpora for row in read_rows(corpus, split, Skips()))
 
 
 def encoded(texts: list[str], config: Config, tokenizer: Tokenizer) -> list[list[int]]:
     """As the model reads them; what is over-long is cut."""
-    first = tokens_in_front(config.data, tokenizer, "")
-    longest = config.data.max_source or config.data.max_length
-    return [[*[*first, *ids][:longest], tokenizer.eos] for ids in tokenizer.encode(texts)]
+    data = replace(config.data, max_source=config.data.max_source or config.data.max_length)
+    sources = encode_sources(texts, tokenizer, data, tokens_in_front(data, tokenizer, ""))
+    return [[*ids, tokenizer.eos] for ids in sources.ids]
 
 
 def flat(sequences: list[list[int]]) -> tuple[Array, Array]:
     return np.concatenate([np.array(ids) for ids in sequences]), np.array([len(ids) for ids in sequences])
+
+
+def whole(
+    depths: Array, ids: Array, lengths: Array, pieces: Pieces, layers: int, settings: PerWordConfig | None
+) -> Array:
+    """With depths for special tokens, as these settings have it."""
+    return with_special(depths, ids, lengths, pieces, layers, (settings or PerWordConfig()).special == "deepest")
+
+
+def named(ids: Array, depths: Array, pieces: Pieces) -> list[tuple[str, int]]:
+    return [(pieces.names[number], int(depth)) for number, depth in zip(ids, depths)]
 
 
 def jsonl(ids: Array, lengths: Array, depths: Array, pieces: Pieces) -> list[str]:

@@ -45,9 +45,11 @@ class DepthSource:
         self.pieces = Pieces(tokenizer)
         self.known: dict[Path, tuple[Array, Array]] = {}
 
-    def of(self, ids: Array, lengths: Array) -> Array:
-        """(N,) of texts of these lengths, one after the other."""
-        depths = self.estimator.of(ids, lengths, self.pieces)
+    def of(self, ids: Array, lengths: Array, corpus: bool = False) -> Array:
+        """(N,) of texts of these lengths, one after the other. What is found for a corpus will be asked for again."""
+        estimator = self.estimator
+        estimate = estimator.of_corpus if corpus and isinstance(estimator, Guessing) else estimator.of
+        depths = estimate(ids, lengths, self.pieces)
         deepest = self.settings.special == "deepest"
         return with_special(depths, ids, lengths, self.pieces, self.layers, deepest)
 
@@ -55,7 +57,7 @@ class DepthSource:
         """Of some texts of a corpus, all of which are estimated the first time."""
         if store.folder not in self.known:
             ids, lengths = store.source(np.arange(len(store)))
-            self.known[store.folder] = self.of(ids, lengths), np.cumsum(lengths, dtype=np.int64) - lengths
+            self.known[store.folder] = self.of(ids, lengths, corpus=True), np.cumsum(lengths, dtype=np.int64) - lengths
         depths, offsets = self.known[store.folder]
         lengths = store.source_lengths[texts]
         shifts = offsets[texts] - (np.cumsum(lengths) - lengths)
@@ -71,7 +73,7 @@ class Constant:
 
 
 class Guessing:
-    """Depths from a masked language model. What it answers is kept beside it, so that no text is asked about twice,
+    """Depths from a masked language model. What it says about a corpus is kept beside it, so that nobody asks again,
     whatever the penalty."""
 
     def __init__(self, run: "Run", settings: ReconstructionConfig) -> None:
@@ -79,16 +81,28 @@ class Guessing:
 
         if not isinstance(run.model, MaskedLM):
             raise UserError(f"{run.folder} is a {run.config.model.type}: expected a masked-lm")
+        if not run.model.exits_everywhere:
+            raise UserError(f'{run.folder}: expected a masked-lm with an exit at every layer (depth "prefix")')
         self.run, self.model, self.settings = run, run.model, settings
 
     def of(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
         from anydepth.estimating.reconstruction import depths_of
 
+        return depths_of(self.ask(ids, lengths, pieces), self.settings.penalty)
+
+    def of_corpus(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        from anydepth.estimating.reconstruction import depths_of
+
         return depths_of(self.losses(ids, lengths, pieces), self.settings.penalty)
 
-    def losses(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+    def ask(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
         from anydepth.estimating.reconstruction import Reconstruction
 
+        mask = self.run.tokenizers.source.mask
+        return Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)
+
+    def losses(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
+        """As `ask`, kept."""
         asked = hashlib.sha256(f"{self.run.weights_hash} {self.settings.every} ".encode())
         asked.update(ids.astype(np.int32).tobytes())
         asked.update(lengths.astype(np.int32).tobytes())
@@ -97,10 +111,8 @@ class Guessing:
         file.parent.mkdir(exist_ok=True)
         with locked(self.run.folder):  # trainings side by side ask for the same: the first computes it, the others wait
             if not file.exists():
-                mask = self.run.tokenizers.source.mask
-                found = Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)
                 part = file.with_name(f".part-{file.name}")
-                np.save(part, found)
+                np.save(part, self.ask(ids, lengths, pieces))
                 part.replace(file)
         return np.load(file)
 
@@ -132,12 +144,17 @@ def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str 
 def guessing(settings: ReconstructionConfig, layers: int, tokenizer: Tokenizer, device: str) -> Guessing:
     from anydepth.run import load
 
-    run, name = load(settings.model, device), "model.encoder.depth.estimate.model"
+    name = "model.encoder.depth.estimate.model"
+    try:
+        run = load(settings.model, device)
+        found = Guessing(run, settings)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
     if run.tokenizers.source.hash != tokenizer.hash:
         raise UserError(f"{name}: {settings.model} has another tokenizer than this classifier")
     if (there := len(run.plan().encoder)) != layers:
         raise UserError(f"{name}: {settings.model} has {there} layers, this classifier {layers}")
-    return Guessing(run, settings)
+    return found
 
 
 def write_word_depths(config: "Config", stores: list[Store], tokenizer: Tokenizer, file: Path) -> WordDepths | None:

@@ -22,13 +22,14 @@ from rich.table import Table
 from torch import Tensor
 
 from anydepth.answering import Answer, Answering, answer
-from anydepth.choosing.leaving import Rule
+from anydepth.choosing.leaving import Rule, check_exits
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
+from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
 from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
@@ -54,12 +55,19 @@ def evaluate_labels(
     out: Path,
     batch: int = 0,
     exits: Sequence[Rule] = (),
+    texts: Sequence[str] = (),
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure every depth on labelled text; returns what it leaves in `out/grid.json`. Depths measured before with the
     same weights, text and machine stay there. `batch` texts are classified together; 0 means as many as are good.
-    `exits` are ways of leaving early, measured at the deepest depth."""
+    `exits` are ways of leaving early, measured at the deepest depth. The depths of the words of these `texts`, and of
+    some of the test set, are noted."""
+    if exits:
+        check_exits(run.classifier)
+    per_word = isinstance(run.classifier.encoder_depth, PerWord)
+    if texts and not per_word:
+        raise UserError("--text: all words of this run are equally deep")
     task = Classification(run.config, run.tokenizers).take_depths(run.folder, str(run.device))
     with TemporaryDirectory() as scratch:
         stores = [
@@ -79,7 +87,7 @@ def evaluate_labels(
         if plans.name not in cells:
             labels, cells[plans.name] = measure(run, asked, plans)
             write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
-    words = samples(run, asked) if isinstance(model.encoder_depth, PerWord) else []
+    words = [*given_samples(run, texts), *samples(run, asked)] if per_word else []
     for rule in exits:
         labels, left[rule.name] = measure(run, asked, run.plan(), rule)
         write_labels(out / "outputs" / f"{rule.name}.txt", labels, model)
@@ -173,6 +181,11 @@ def measure(
         "seconds": seconds,
         "parameters": run.describe(plans.name)["parameters"],
     }
+
+
+def given_samples(run: Run, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Texts whose label nobody knows, with the depths of their words."""
+    return [{"words": one.words[:SAMPLE_WORDS], "found": one.label, "right": ""} for one in run.classify(texts)]
 
 
 def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.coloured import for_page
-from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
+from anydepth.evaluation.figures import ACCENT, INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.labels import sign_test
 from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
@@ -36,7 +36,8 @@ def show_accuracies(page: Page) -> None:
         "samples": [sample for record in measured for sample in samples(record)],
         "against": f"{measured[0].name} at depth {depth_name(reference)}" if reference and len(sets) == 1 else "",
         "unlike": len(sets) > 1,
-        "picture": picture(measured) if any(len(record.cells) > 1 for record in measured) else "",
+        "picture": picture(measured) if len(rows) > 1 else "",
+        "histogram": histogram([row for row in rows if "depths" in row]),
     }
 
 
@@ -54,30 +55,60 @@ def best_of(record: Record) -> dict[str, Any]:
 
 def difference(first: Record, reference: Any, record: Record, cell: dict[str, Any]) -> float | None:
     """How likely the difference from the first run's deepest depth is chance; None of itself, or without outputs."""
-    if (record is first and cell is reference) or {"exit", "runs"} & {*cell, *(reference or ())}:
+    if record is first and cell is reference:
         return None
-    labels = first.outputs([depth_name(reference)]), record.outputs([depth_name(cell)])
-    folder = first.folder_of(depth_name(reference)).path / "outputs" / "reference.txt"
-    if not (all(labels) and folder.exists()):
+    one, other, right = outputs(first, reference), outputs(record, cell), outputs(first, reference, "reference")
+    if one is None or other is None or right is None:
         return None
-    right = np.array(folder.read_text(encoding="utf-8").splitlines())
-    one, other = (np.array(next(iter(each.values()))) for each in labels)
     return sign_test(other, one, right) if len(one) == len(other) == len(right) else None
+
+
+def outputs(record: Record, cell: dict[str, Any], name: str = "") -> np.ndarray | None:
+    """The labels that a cell counts, where they were kept; of several runs together there are none."""
+    if "runs" in cell or ("exit" in cell and len(record.folders) > 1):
+        return None
+    folder = record.folders[0] if "exit" in cell else record.folder_of(depth_name(cell))
+    file = folder.path / "outputs" / f"{name or cell.get('exit') or depth_name(cell)}.txt"
+    return np.array(file.read_text(encoding="utf-8").splitlines()) if file.exists() else None
 
 
 @styled
 def picture(records: list[Record]) -> str:
-    """Accuracy over the layers that run, a line with its 95 % interval for each run."""
+    """Accuracy over the layers that a word runs on average, a line with its 95 % interval for each run; crosses are
+    texts that leave early."""
     figure, axes = empty_figure(740, 330)
     for place, record in enumerate(records):
-        points = sorted(record.cells, key=lambda cell: int(cell["encoder"]))
-        xs, color = [cell["encoder"] for cell in points], SERIES[place % len(SERIES)]
-        low, high = zip(*(cell["interval"] for cell in points))
+        points, color = sorted(map(point, record.cells)), SERIES[place % len(SERIES)]
+        xs, ys, low, high = zip(*points)
         axes.fill_between(xs, low, high, color=color, alpha=0.12, linewidth=0)
-        ys = [cell["accuracy"] for cell in points]
+        axes.vlines(xs, low, high, color=color, alpha=0.35, linewidth=1.2)
         axes.plot(xs, ys, color=color, linewidth=1.8, marker="o", markersize=4, label=record.name)
-    axes.set(xlabel="layers", ylabel="accuracy, %")
+        left = [point(cell) for cell in (record.grid or {}).get(EXITS, ())]
+        axes.plot([one[0] for one in left], [one[1] for one in left], color=color, linestyle="", marker="x")
+    axes.set(xlabel="layers of a word, on average", ylabel="accuracy, %")
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(records) > 1:
         axes.legend(labelcolor=INK)
     return as_svg(figure, "accuracy by depth", {})
+
+
+def point(cell: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Layers, accuracy and its interval."""
+    return float(cell.get("mean_depth", cell["encoder"])), cell["accuracy"], *cell["interval"]
+
+
+@styled
+def histogram(rows: list[dict[str, Any]]) -> str:
+    """How many words have each depth: a line of bars for every row, the highest as high as the line."""
+    if not rows:
+        return ""
+    figure, axes = empty_figure(740, 60 + 44 * len(rows))
+    for place, row in enumerate(reversed(rows)):
+        shares = np.array(row["depths"]) / max(1, sum(row["depths"]))
+        axes.bar(np.arange(1, len(shares) + 1), 0.8 * shares / shares.max(), bottom=place, width=0.8, color=ACCENT)
+    names = [f"{row['run']}, {row['depth']}" if "exit" in row else row["run"] for row in reversed(rows)]
+    axes.set_yticks(np.arange(len(rows)) + 0.3, names)
+    axes.set(xlabel="layers of a word", ylim=(-0.1, len(rows)))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(visible=False)
+    return as_svg(figure, "words by depth", {})

@@ -23,9 +23,9 @@ def colours(depth: int, layers: int) -> tuple[str, str]:
 def for_terminal(words: Words, layers: int) -> Text:
     """The words in colour, each followed by its depth."""
     line = Text()
-    for piece, depth in words:
+    for piece, (_, depth) in zip(spoken(words), words):
         background, ink = colours(depth, layers)
-        line.append(spoken(piece), Style(color=ink, bgcolor=background))
+        line.append(piece, Style(color=ink, bgcolor=background))
         line.append(f"{depth} ", Style(dim=True))
     return line
 
@@ -34,11 +34,15 @@ def for_page(words: Words, layers: int) -> list[dict[str, Any]]:
     """What the template shows of each word."""
     looks = [colours(depth, layers) for _, depth in words]
     return [
-        {"piece": spoken(piece), "depth": depth, "background": background, "ink": ink}
-        for (piece, depth), (background, ink) in zip(words, looks)
+        {"piece": piece, "depth": depth, "background": background, "ink": ink}
+        for piece, (_, depth), (background, ink) in zip(spoken(words), words, looks)
     ]
 
 
-def spoken(piece: str) -> str:
-    """A piece as it stands in a text; a mark in front of a word becomes a space."""
-    return piece.replace("▁", " ") if piece != "▁" else "␣"
+def spoken(words: Words) -> list[str]:
+    """The pieces as they stand in a text: a space in front of each that begins a word, which ours mark with ▁;
+    WordPiece marks the others, with ##."""
+    pieces = [piece for piece, _ in words]
+    if any("▁" in piece for piece in pieces):
+        return [piece.replace("▁", " ") if piece != "▁" else "␣" for piece in pieces]
+    return [piece[2:] if piece.startswith("##") else f" {piece}" for piece in pieces]

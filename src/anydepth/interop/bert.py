@@ -21,6 +21,11 @@ from anydepth.encoder_models import Classifier, MaskedLM
 from anydepth.errors import UserError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+NEEDED = (
+    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act", "layer_norm_eps",
+    "max_position_embeddings",
+)  # fmt: skip
+"""Of a config.json."""
 
 
 def is_bert(folder: Path) -> bool:
@@ -37,14 +42,17 @@ def bert_weights(folder: Path, model: MaskedLM | Classifier) -> dict[str, Tensor
     there, wanted = int(settings["num_hidden_layers"]), len(model.encoder.layers)
     if wanted % there:
         raise UserError(f"{folder} has {there} layers: model.encoder.layers must be a multiple of that, not {wanted}")
-    kind = theirs["embeddings.token_type_embeddings.weight"][0]
-    ours = {
-        "source.words.weight": theirs["embeddings.word_embeddings.weight"],
-        "source.learned.weight": theirs["embeddings.position_embeddings.weight"] + kind,
-        **both("source.norm", theirs, "embeddings.LayerNorm"),
-    }
-    for layer in range(wanted):
-        ours |= layer_weights(f"encoder.layers.{layer}", theirs, f"encoder.layer.{layer * there // wanted}")
+    try:
+        kind = theirs["embeddings.token_type_embeddings.weight"][0]
+        ours = {
+            "source.words.weight": theirs["embeddings.word_embeddings.weight"],
+            "source.learned.weight": theirs["embeddings.position_embeddings.weight"] + kind,
+            **both("source.norm", theirs, "embeddings.LayerNorm"),
+        }
+        for layer in range(wanted):
+            ours |= layer_weights(f"encoder.layers.{layer}", theirs, f"encoder.layer.{layer * there // wanted}")
+    except KeyError as missing:
+        raise UserError(f"{folder / WEIGHTS}: has no {missing.args[0]}") from None
     if isinstance(model, MaskedLM) and "cls.predictions.transform.dense.weight" in theirs:
         ours |= both("dense", theirs, "cls.predictions.transform.dense")
         ours |= both("dense_norm", theirs, "cls.predictions.transform.LayerNorm")
@@ -82,20 +90,18 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         *path, last = name.removeprefix("bert.").split(".")
         found[".".join([*path, renamed.get(last, last)])] = tensor.float()
-    if "embeddings.word_embeddings.weight" not in found:
-        raise UserError(f"{file}: has no embeddings.word_embeddings.weight: not a BERT")
     return found
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: cannot be read: {error}") from None
+    settings = read_json(file)
     if settings.get("model_type") != "bert":
         raise UserError(f"{file}: model_type is {settings.get('model_type')!r}; expected 'bert'")
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise UserError(f"{file}: position_embedding_type: expected 'absolute'")
+    for name in NEEDED:
+        if name not in settings:
+            raise UserError(f"{file}: has no {name}")
     return settings
 
 
@@ -127,8 +133,10 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     file = folder / "vocab.txt"
     if not file.is_file():
         raise UserError(f"{folder}: has neither tokenizer.json nor vocab.txt")
-    vocabulary = {word: number for number, word in enumerate(file.read_text(encoding="utf-8").splitlines())}
-    lowercase = bool(read_optional(folder / "tokenizer_config.json").get("do_lower_case", True))
+    words = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # some are line separators of other kinds
+    vocabulary = {word: number for number, word in enumerate(words)}
+    further = folder / "tokenizer_config.json"
+    lowercase = bool(read_json(further).get("do_lower_case", True)) if further.is_file() else True
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     inner.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -137,5 +145,9 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer(inner.to_str(pretty=True))
 
 
-def read_optional(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from None

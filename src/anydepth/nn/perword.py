@@ -123,30 +123,18 @@ class Words(NamedTuple):
         return self.numbers[place : place + self.sizes.starts].view(torch.int32)[: self.sizes.texts + 1]
 
 
-def lay_out(depths: Array, lengths: Array, width: int, room: Sizes | None = None) -> Words:
-    """Of texts of these lengths in rows of a padded batch of this width: the (N,) depths, 1 or more, of their words.
-
-    With `room`, which must `hold` what is needed, all shapes are those of the room. Its last text takes the words that
-    there are too many of: the same function of all other texts.
-    """
+def lay_out(depths: Array, lengths: Array, width: int) -> Words:
+    """Of texts of these lengths in rows of a padded batch of this width: the (N,) depths, 1 or more, of their words."""
     texts = np.repeat(np.arange(len(lengths)), lengths)
     positions = np.arange(len(texts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    if room is not None:
-        spare, width = room.words - len(texts), room.width
-        texts = np.concatenate([texts, np.full(spare, room.texts - 1)])
-        positions, depths = (np.concatenate([part, np.zeros(spare, dtype=np.int64)]) for part in (positions, depths))
-    count = room.texts if room else len(lengths)
-    starts, longest = begin_and_longest(texts, count)
+    starts, longest = begin_and_longest(texts, len(lengths))
     parts, steps = [texts * width + positions, positions, depths.astype(np.int64), starts], []
-    for step in range(1, (len(room.steps) if room else int(depths.max(initial=0))) + 1):
+    for step in range(1, int(depths.max(initial=0)) + 1):
         words = np.flatnonzero(depths >= step)
-        if room is not None:
-            words = np.concatenate([words, np.full(room.steps[step - 1].words - len(words), len(texts) - 1)])
-        begin, most = begin_and_longest(texts[words], count)
+        begin, most = begin_and_longest(texts[words], len(lengths))
         steps.append(Count(len(words), most))
         parts += [] if len(words) == len(texts) else [words, begin]
-    sizes = room or Sizes(count, len(texts), width, longest, tuple(steps))
-    return Words(torch.from_numpy(np.concatenate(parts)), sizes)
+    return Words(torch.from_numpy(np.concatenate(parts)), Sizes(len(lengths), len(texts), width, longest, tuple(steps)))
 
 
 def begin_and_longest(texts: Array, count: int) -> tuple[Array, int]:

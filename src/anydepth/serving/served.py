@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from anydepth.choosing.budget import Guide, Options
 from anydepth.choosing.calibration import COVERAGE, Calibration
-from anydepth.classifying import ADAPTIVE
+from anydepth.classifying import ADAPTIVE, adaptive
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
@@ -147,6 +147,7 @@ class Served:
         if asked.floor is not None and given and asked.depth != "auto" and asked.quality != "balanced":
             raise UserError(f"floor: this {given[0]} is not lowered under load, so it has none")
         if asked.depth == ADAPTIVE and self.task == "classify":
+            adaptive(self.run.classifier)  # refused now rather than by the worker
             return Wish(ladder=[Point(ADAPTIVE, math.nan, math.inf)])
         if asked.depth not in (None, "auto"):
             return Wish(ladder=[Point(self.run.plan(asked.depth, key).name, math.nan, math.inf)])
@@ -184,8 +185,6 @@ class Served:
         """Texts ready to be submitted; UserError where one is too long or the wish cannot be granted."""
         key = key or self.run.key
         ids = self.run.sources(texts, key)
-        if self.task == "classify" and (most := self.run.config.data.max_source):
-            ids = [one[:most] for one in ids]
         self.run.check_lengths(ids, "line")
         return Job(
             texts=texts,

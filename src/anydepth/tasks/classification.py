@@ -53,7 +53,7 @@ class Classification:
         for name in store.label_names:
             if name not in self.labels:
                 known = ", ".join(list(self.labels)[:20])
-                raise UserError(f"{store.folder}: label {name!r} is not among those trained for: {known}")
+                raise UserError(f"{', '.join(store.files)}: label {name!r} is not among those trained for: {known}")
         return np.array([self.labels[name] for name in store.label_names], dtype=np.int64)
 
     def predictions(self, batches: Batches) -> int:

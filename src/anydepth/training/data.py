@@ -22,7 +22,7 @@ from anydepth.data.tokenizer import TokenizerPair, build
 from anydepth.encoder_models import EncoderModel, Model
 from anydepth.errors import UserError
 from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
-from anydepth.models import Translator
+from anydepth.models import Translator, TranslatorConfig
 from anydepth.tasks import AnyTask, Classification, task_of
 from anydepth.training.checkpoint import load_weights, put_in_place
 from anydepth.training.distributed import Ranks, first_does
@@ -151,12 +151,14 @@ def check_positions(config: "Config", batching: BatchingConfig) -> None:
     """Batches are padded beyond the longest sentence; its positions must still exist."""
     multiple = 64 if batching.layout == "packed" else batching.lengths
     data = config.data
-    needed = -(-(data.longest + 1) // multiple) * multiple
+    targets = data.max_length if isinstance(config.model, TranslatorConfig) else 0
+    name = "max_source" if data.max_source > targets else "max_length"
+    longest = getattr(data, name)
+    needed = -(-(longest + 1) // multiple) * multiple
     if needed > config.model.max_positions:
-        name = "max_source" if data.max_source > data.max_length else "max_length"
         raise UserError(
             f"model.max_positions: {config.model.max_positions} is too small for data.{name} = "
-            f"{data.longest}, which takes {needed} with padding"
+            f"{longest}, which takes {needed} with padding"
         )
 
 
