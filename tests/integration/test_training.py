@@ -493,6 +493,20 @@ def test_every_policy_learns(folder: Path, tmp_path: Path, kind: Callable[..., A
     assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.5
 
 
+def test_data_that_do_not_fit_leave_the_folder_free(folder: Path, tmp_path: Path) -> None:
+    short = ("training.steps=1", "training.validate_every=0")
+    with pytest.raises(UserError, match=r"batching\.tokens"):
+        train(config(folder, *short, "batching.tokens=8"), tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match="nothing to resume"):
+        train(config(folder, *short), tmp_path / "run", resume=True, quiet=True)
+    other = config(folder, *short, "tokenizer.vocabulary=300")
+    run = train(other, tmp_path / "run", quiet=True)
+    (run / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        train(other, run, resume=True, quiet=True)
+    assert (run / "config.toml").exists()  # what is a run stays one
+
+
 def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
     def no_memory() -> None:
         raise torch.OutOfMemoryError

@@ -38,7 +38,8 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
     settings, ranks = config.training, join(config.training.device)
     config = with_labels(config)
     first_does(ranks, lambda: open_run(config, out, resume))
-    data = prepare(config, out, ranks, quiet)
+    with no_run_if_refused(out, new=ranks.first and not resume):
+        data = prepare(config, out, ranks, quiet)
     torch.manual_seed(mixed(config.seed, 0))
     model = data.build_model(config).to(ranks.device)
     share_weights(model, ranks)
@@ -327,6 +328,17 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
     out.mkdir(parents=True, exist_ok=True)
     checkpoint.remove_leftovers(out)
     checkpoint.write_text(dump(config), saved)
+
+
+@contextmanager
+def no_run_if_refused(out: Path, new: bool) -> Iterator[None]:
+    """Where data do not fit the settings, a new folder is free for the next try, with other settings."""
+    try:
+        yield
+    except UserError:
+        for file in (out / "config.toml", *out.glob("tokenizer*.json")) if new else ():
+            file.unlink(missing_ok=True)
+        raise
 
 
 def machine() -> dict[str, Any]:
