@@ -317,3 +317,8 @@ def test_subnetworks_as_json(cli: Cli) -> None:
     assert found["subnetworks"]["4"] == [2, 6, 8, 12]
     assert round(found["task_balance"], 4) == 0.4924
     assert round(found["average_layer_distance"], 4) == 2.0455
+
+
+def test_flags_for_classifiers_do_not_hide_that_there_is_no_run(tmp_path: Path, complaint: Callable[..., str]) -> None:
+    for flag in (("--text", "a word"), ("--exits", "margin:0.5")):
+        assert "is not a run: it has no config.toml" in complaint("evaluate", tmp_path / "nowhere", *flag)

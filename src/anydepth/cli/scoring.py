@@ -56,9 +56,9 @@ def evaluate(
     wanted, folder = parse_depths(depths), out or run
     is_run = (run / "config.toml").is_file()
     kind = load_config(run / "config.toml", changes).model.type if is_run else "translator"
-    if exits and kind != "classifier":
+    if exits and is_run and kind != "classifier":
         raise UserError("--exits is for classifiers: it says when a text has been read deep enough")
-    if text and kind != "classifier":
+    if text and is_run and kind != "classifier":
         raise UserError("--text is for classifiers: it shows how deep words are read")
     if kind != "translator":
         flags: dict[str, Any] = {"source": source, "reference": reference, "beam": beam, "lowercase": lowercase or None}
