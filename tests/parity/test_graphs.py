@@ -138,8 +138,10 @@ def compare(step: Step, seen: list[Tasks], make: Callable[[int], Batch | MaskedB
             other = by_kernel[name]
             assert (gradient is None) == (other is None), name
             if gradient is not None:
-                # while recording, cuBLAS chooses other algorithms, which round in bfloat16: 2.8 % was seen
-                assert float((gradient - other).norm()) <= 0.05 * float(other.norm()) + 1e-3, name
+                # while recording, cuBLAS chooses other algorithms, which round in bfloat16: 2.8 % was seen; what all
+                # keys have in common has no gradient but that of rounding: 1.5e-3 was seen
+                least = 3e-3 if name.endswith("key_norm.bias") else 1e-3
+                assert float((gradient - other).norm()) <= 0.05 * float(other.norm()) + least, name
 
 
 def test_batches_of_a_step_add_up() -> None:
@@ -170,8 +172,9 @@ def test_languages_computed_as_one_are_replayed_too() -> None:
         assert joined.graphs is not None
         assert [keys for _, keys in joined.graphs.recorded] == [tuple(languages)]
         for (name, one), other in zip(joined.model.named_parameters(), apart.model.parameters()):
-            if not name.endswith("kv.bias"):  # that of keys has no gradient: Adam makes steps of its rounding
-                assert float((one - other).norm()) <= 0.02 * float(other.norm()) + 1e-3, name
+            # that of keys has no gradient: Adam makes steps of its rounding
+            if not name.endswith(("qkv.bias", "key_value.bias")):
+                assert float((one.detach() - other.detach()).norm()) <= 0.02 * float(other.norm()) + 1e-3, name
 
 
 def test_steps_with_terms_of_their_own_are_replayed_too() -> None:

@@ -49,8 +49,9 @@ class Stack(nn.Module):
         x = x if self.mix is None else self.mix(earlier, x)
         yield x
         folded = self.folded(plan) if self.training else []
+        each = [None] * len(plan) if gates is None else gates.unbind()  # one gradient for all, not one for each
         for step, layer in enumerate(plan.layers):
-            gate = None if gates is None else gates[step]
+            gate = each[step]
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
             x = self.step(layer, x, gate, sees, memory, sees_memory, slot, folded[step] if folded else None)
