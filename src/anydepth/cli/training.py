@@ -99,7 +99,7 @@ def chain(
     folder = out or Path("runs") / stages.stem
     if list_only:
         for work, state in list_chain(stages, folder, recipe=recipe, settings=settings or ()):
-            print(f"{state:16}{work.kind:10}{work.name}")
+            print(f"{state:16}{work.kind:12}{work.name}")
         return
     names = [name.strip() for name in only.split(",") if name.strip()]
     given: dict[str, Any] = {"recipe": recipe, "settings": settings or (), "only": names}
