@@ -30,7 +30,7 @@ from anydepth.choosing.budget import worthwhile_depths
 from anydepth.choosing.measuring import calibrate
 from anydepth.choosing.timed import timed
 from anydepth.evaluation.metrics import score
-from anydepth.texts import read_test_sets, read_texts
+from anydepth.evaluation.texts import read_test_sets, read_texts
 
 GOAL = 0.95
 

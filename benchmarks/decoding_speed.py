@@ -33,11 +33,11 @@ from random_model import random_run, random_sentences
 from windows import device_name, medians
 
 import anydepth
-from anydepth import searching
+from anydepth.evaluation.texts import read_texts
 from anydepth.interop.huggingface import export
 from anydepth.run import Run, changed
-from anydepth.texts import read_texts
 from anydepth.training.distributed import pick_device
+from anydepth.translating import searching
 
 Sentences = list[list[int]]
 """Token ids."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import anydepth
 from anydepth.config import Config, loads
 from anydepth.evaluation.metrics import score
-from anydepth.texts import read_test_set
+from anydepth.evaluation.texts import read_test_set
 from anydepth.training.loop import train
 
 BAR = 5.0

@@ -29,11 +29,11 @@ from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.objectives import LatentObjectiveConfig, SingleConfig
 from anydepth.plan import Plans
-from anydepth.searching import Searcher
 from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
+from anydepth.translating.searching import Searcher
 
 BOS, EOS = 1, 2
 LEAST_FIT, MOST_COST = 0.98, 1.05

@@ -24,11 +24,11 @@ from anydepth.models import BridgeConfig, StackConfig, Translator, TranslatorCon
 from anydepth.nn.bridge import LastStateConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.searching import Searcher
 from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
+from anydepth.translating.searching import Searcher
 
 BOS, EOS = 1, 2
 MOST_OF_FLOPS = 0.9

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from serving_client import Pool, Running, serve
 
+from anydepth.evaluation.texts import read_texts
 from anydepth.serving.asking import LEAST_DEADLINE_MS
-from anydepth.texts import read_texts
 
 LOADS = (0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0)
 GOAL = 0.95

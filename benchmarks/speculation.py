@@ -26,8 +26,8 @@ import torch
 from windows import device_name, medians
 
 import anydepth
+from anydepth.evaluation.texts import read_texts
 from anydepth.run import Run
-from anydepth.texts import read_texts
 
 TIE = 1e-4
 BAR, SLACK = 1.5, 1.03

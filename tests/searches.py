@@ -6,7 +6,7 @@ from conftest import BOS, PAD, random_batch
 
 from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.models import Translator
-from anydepth.searching import Searcher
+from anydepth.translating.searching import Searcher
 
 END = 7
 MARKS = Marks(BOS, END, PAD)

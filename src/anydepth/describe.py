@@ -10,19 +10,19 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from anydepth.config import Config, load
+from anydepth.data.languages import known_languages
 from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tags_of
 from anydepth.depth import Latent
 from anydepth.depth.latent import UNDECIDED
 from anydepth.encoder_models import Classifier, EncoderModel, MaskedLM, Model
 from anydepth.errors import UserError
-from anydepth.languages import known_languages
 from anydepth.nn.layers import Layer
 from anydepth.nn.stack import Stack
 from anydepth.plan import Plan, Plans
 from anydepth.tasks import task_of
 from anydepth.tasks.classification import with_labels
+from anydepth.training.cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 from anydepth.training.data import start_tokenizers
-from anydepth.training_cost import TOKENS, matrices, memories_read, memory_weights, training_cost
 
 NUMBER_BYTES = 4
 """Bytes of a number in the decoder's cache (fp32)."""
@@ -42,7 +42,7 @@ def describe(config: Config, run: Path | None = None) -> dict[str, Any]:
     bytes; of a run with latent depth also what it has learnt.
 
     FLOPs of a plan are those of the weight matrices, two per weight and token; attention adds to them what grows with
-    the length of the text. Those of the training are explained in training_cost.py.
+    the length of the text. Those of the training are explained in training/cost.py.
     """
     config = with_labels(config)
     model = without_weights(config, run)

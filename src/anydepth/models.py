@@ -133,7 +133,7 @@ class Planned(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head: nn.Module | None = None
-        """What makes logits where the matrix is not used as it stands (precision.py)."""
+        """What makes logits where the matrix is not used as it stands (translating/precision.py)."""
 
     @property
     def no_target(self) -> int:

@@ -16,18 +16,18 @@ from anydepth.choosing.schedule import Choice, batches, schedule
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import Batch, collate_sources
+from anydepth.data.languages import find_language, known_languages
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
-from anydepth.languages import find_language, known_languages
 from anydepth.models import Translator
 from anydepth.plan import Plans
-from anydepth.precision import for_searching
-from anydepth.searching import Searcher
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
+from anydepth.translating.precision import for_searching
+from anydepth.translating.searching import Searcher
 
 if TYPE_CHECKING:
     from anydepth.answering import Answering

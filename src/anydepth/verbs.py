@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from anydepth.errors import UserError
+from anydepth.evaluation.texts import read_texts
 from anydepth.progress import depths_shown, progress_bar
-from anydepth.texts import read_texts
 
 if TYPE_CHECKING:
     from anydepth.choosing.leaving import Rule
@@ -212,9 +212,9 @@ def fill_grid(
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The depth grid of the only test set, or of every language."""
+    from anydepth.data.languages import known_languages
     from anydepth.evaluation.grid import evaluate
     from anydepth.evaluation.languages import evaluate_languages
-    from anydepth.languages import known_languages
 
     lowercase = lowercase or run.config.tokenizer.lowercase
     settings: dict[str, Any] = {"beam": beam, "batch": batch, "out": folder, "lowercase": lowercase, "notes": notes}

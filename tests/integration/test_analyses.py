@@ -16,9 +16,9 @@ from anydepth.errors import UserError
 from anydepth.evaluation.attention import Seen, attention_map, read_attention
 from anydepth.evaluation.difficulty import cut, judge, last_checkpoints, read_difficulty
 from anydepth.evaluation.metrics import score
+from anydepth.evaluation.texts import read_test_set
 from anydepth.nn.attention import CrossAttention, Padded
 from anydepth.run import load
-from anydepth.texts import read_test_set
 from anydepth.training.gradients import layer_norms, read_norms
 
 PLAIN = ['model.encoder.depth={type="full"}', 'model.decoder.depth={type="full"}', "training.average=1"]
@@ -29,7 +29,7 @@ BLOCKS = ['model.bridge={type="multiscale"}', "model.encoder.layers=4"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A plain model with four checkpoints, and one with a multiscale encoder; both evaluated."""
     from anydepth.config import load as load_config
-    from anydepth.texts import read_test_sets
+    from anydepth.evaluation.texts import read_test_sets
     from anydepth.training.loop import train
     from anydepth.verbs import fill_grid
 

@@ -15,8 +15,8 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.reading import recordable
-from anydepth.searching import Searcher
+from anydepth.translating.reading import recordable
+from anydepth.translating.searching import Searcher
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 DEPTHS = [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft"), ReZeroConfig()]

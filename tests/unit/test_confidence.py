@@ -21,7 +21,6 @@ from anydepth.choosing.confidence import (
     losses,
     read_confidences,
 )
-from anydepth.confident import ConfidentDecoder
 from anydepth.decoding.decoder import Hypothesis
 from anydepth.decoding.greedy import greedy
 from anydepth.depth.prefix import PrefixConfig
@@ -29,6 +28,7 @@ from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.plan import Plan
+from anydepth.translating.confident import ConfidentDecoder
 
 SOURCE = random_batch([(n % 7 + 2, 2) for n in range(16)]).source
 LIMITS = torch.tensor([3 + n % 11 for n in range(16)])

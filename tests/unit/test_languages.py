@@ -9,10 +9,10 @@ from anydepth.config import Config, dump, loads
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.corpora import DataConfig
+from anydepth.data.languages import find_language, known_languages
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerConfig, build
 from anydepth.errors import UserError
-from anydepth.languages import find_language, known_languages
 
 CORPORA = """
 [data]

@@ -6,7 +6,6 @@ from conftest import random_batch, talkative_translator
 from searches import MARKS, SEARCHES
 from torch import nn
 
-from anydepth.alone import DecoderAlone
 from anydepth.decoding.decoder import DecodingConfig, Precision
 from anydepth.decoding.greedy import extend_rows
 from anydepth.depth import DepthConfig
@@ -17,8 +16,9 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.precision import for_searching
-from anydepth.searching import Searcher
+from anydepth.translating.alone import DecoderAlone
+from anydepth.translating.precision import for_searching
+from anydepth.translating.searching import Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
 PACKED: list[Precision] = ["bfloat16", "float16", "int8"]

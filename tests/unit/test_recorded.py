@@ -18,7 +18,7 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.searching import Searcher
+from anydepth.translating.searching import Searcher
 
 
 def test_shapes_are_few_and_large_enough() -> None:

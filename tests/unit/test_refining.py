@@ -11,8 +11,8 @@ import pytest
 from torch import Tensor, nn
 
 import anydepth
-from anydepth.refining import draft, draft_depth, refine
 from anydepth.run import Run
+from anydepth.translating.refining import draft, draft_depth, refine
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
 TEXTS = json.loads((GOLDEN.parent / "outputs.json").read_text())["sentences"]

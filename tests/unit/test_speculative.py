@@ -14,10 +14,10 @@ from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
-from anydepth.drafter import TranslatorDrafter
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.plan import Plan
+from anydepth.translating.drafter import TranslatorDrafter
 
 SOURCE = random_batch([(n % 7 + 2, 2) for n in range(24)]).source
 LIMITS = torch.tensor([3 + n % 11 for n in range(24)])

@@ -24,11 +24,11 @@ from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.objectives import ExitGridConfig, MultitaskConfig, ObjectiveConfig, SingleConfig
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Request
+from anydepth.training.cost import mean_work, tokens_trained, training_flops
 from anydepth.training.distributed import Ranks
 from anydepth.training.optim import Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
-from anydepth.training_cost import mean_work, tokens_trained, training_flops
 
 SENTENCES, SOURCE, TARGET = 3, 5, 7
 BATCH = random_batch([(SOURCE, TARGET)] * SENTENCES)

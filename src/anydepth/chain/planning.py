@@ -25,11 +25,11 @@ from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
 from anydepth.config_checks import stacks_of
 from anydepth.data.corpora import ParallelText
+from anydepth.data.languages import known_languages
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.difficulty import FILE
-from anydepth.languages import known_languages
 from anydepth.models import TranslatorConfig
 from anydepth.plan import depth_name
 from anydepth.training.data import BODY

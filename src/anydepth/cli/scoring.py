@@ -10,8 +10,8 @@ from rich.console import Console
 
 from anydepth.cli.app import Batch, Beam, Depth, Device, Json, Language, RunFolder, RunSettings, app
 from anydepth.errors import UserError
+from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
 from anydepth.progress import progress_bar, progress_for
-from anydepth.texts import corpora_for_test, read_test_set, read_test_sets
 from anydepth.verbs import evaluate_encoder, evaluate_run, notes_of, parse_depths, report_runs, show_grid
 
 

@@ -9,8 +9,8 @@ import typer
 
 from anydepth.cli.app import Batch, Beam, Depth, Device, Language, RunFolder, Settings, app, complain
 from anydepth.errors import UserError
+from anydepth.evaluation.texts import read_test_sets
 from anydepth.progress import progress_for
-from anydepth.texts import read_test_sets
 from anydepth.verbs import evaluate_run, show_grid, show_repeated
 
 

@@ -23,8 +23,8 @@ from anydepth.cli.app import (
     app,
 )
 from anydepth.errors import UserError
+from anydepth.evaluation.texts import read_texts
 from anydepth.progress import progress_bar
-from anydepth.texts import read_texts
 from anydepth.verbs import (
     automatic_depth,
     load_for,

@@ -44,8 +44,8 @@ def evaluate_languages(
     """Decode the test set of each language, at all its depths unless told; see `evaluate`. Returns what it leaves in
     `out/grid.json`, which has those languages, too, that were evaluated before in the same way."""
     from anydepth.config import dump
+    from anydepth.data.languages import known_languages
     from anydepth.describe import describe_training
-    from anydepth.languages import known_languages
 
     of_run = notes or {"run": "../..", **(describe_training(run.folder) if run.folder else {})}
     config = replace(run.config, decoding=replace(run.config.decoding, beam=beam, batch=batch))

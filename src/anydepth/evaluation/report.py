@@ -33,7 +33,7 @@ from anydepth.evaluation.page import Page
 from anydepth.evaluation.perplexity_page import show_perplexities
 from anydepth.evaluation.records import Record, kind_of, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
-from anydepth.training_cost import TOKENS
+from anydepth.training.cost import TOKENS
 
 
 def write_report(runs: Sequence[str | Path], out: Path, *, baseline: str = "", samples: int | None = None) -> Path:

@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Without the queries."""
-        if not isinstance(self.qkv, nn.Linear):  # packed (anydepth/precision.py): it cannot be taken apart
+        if not isinstance(self.qkv, nn.Linear):  # packed (translating/precision.py): it cannot be taken apart
             _, k, v = split_heads(self.qkv(x), 3, self.heads)
             return k, v
         width, bias = x.shape[-1], self.qkv.bias

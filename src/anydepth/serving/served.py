@@ -16,12 +16,12 @@ from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name, pareto_front
 from anydepth.models import Translator
-from anydepth.refining import draft, draft_depth, refine
 from anydepth.run import Run, load
 from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import Ladder, LoadAware, Point, above_floor, layers, worthwhile
 from anydepth.serving.scheduler import Done, Dropped, Scheduler
 from anydepth.serving.worker import Worker
+from anydepth.translating.refining import draft, draft_depth, refine
 
 log = logging.getLogger("anydepth.serving")
 

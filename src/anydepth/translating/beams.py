@@ -5,7 +5,7 @@ from torch import Tensor
 from anydepth.models import Translator
 from anydepth.nn.cache import BeamCache, RoomFor, new_room
 from anydepth.plan import Plans
-from anydepth.reading import Part, Reader
+from anydepth.translating.reading import Part, Reader
 
 
 class TranslatorBeams:

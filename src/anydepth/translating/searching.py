@@ -8,20 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anydepth.alone import DecoderAlone
-from anydepth.beams import TranslatorBeams
-from anydepth.confident import ConfidentDecoder
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks
 from anydepth.decoding.in_place import BeamSearch, GreedySearch, Search, Speculation
 from anydepth.decoding.recorded import RecordedSearches, Shape
 from anydepth.decoding.search import decode
 from anydepth.decoding.speculative import speculate
-from anydepth.drafter import TranslatorDrafter
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import RoomFor
 from anydepth.plan import Plan, Plans
-from anydepth.reading import recordable
+from anydepth.translating.alone import DecoderAlone
+from anydepth.translating.beams import TranslatorBeams
+from anydepth.translating.confident import ConfidentDecoder
+from anydepth.translating.drafter import TranslatorDrafter
+from anydepth.translating.reading import recordable
 
 RECORD = True
 """Whether searches on a GPU are replayed as CUDA graphs. Whether they find the same there is for

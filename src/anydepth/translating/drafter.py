@@ -9,7 +9,7 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import FixedCache, RoomFor, new_room
 from anydepth.plan import Plan, Plans
-from anydepth.reading import Part, Reader
+from anydepth.translating.reading import Part, Reader
 
 
 class TranslatorDrafter:

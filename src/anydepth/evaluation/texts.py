@@ -109,7 +109,7 @@ def corpora_for_test(
 def config_and_language(run: Path, settings: Sequence[str], language: str | None) -> tuple["Config", str]:
     """A run's settings, and the key of the language that is meant."""
     from anydepth.config import load
-    from anydepth.languages import find_language
+    from anydepth.data.languages import find_language
 
     if not (run / "config.toml").is_file():
         raise UserError(f"{run} is not a run: it has no config.toml")

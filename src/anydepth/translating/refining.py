@@ -17,13 +17,13 @@ from torch.nn.utils.rnn import pad_sequence
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks
 from anydepth.decoding.search import decode
 from anydepth.decoding.speculative import Proposal, speculate
-from anydepth.drafter import TranslatorDrafter
 from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.attention import Padded
 from anydepth.nn.bridge import LastState, Memory
 from anydepth.nn.cache import FixedCache
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
+from anydepth.translating.drafter import TranslatorDrafter
 
 
 class Lower(NamedTuple):
