@@ -1,4 +1,4 @@
-"""How sure is sure enough: the margin of a shallow exit (translating/confident.py) that keeps outputs those of full depth.
+"""How sure is sure enough: the margin of a shallow exit (translating/confident.py) with outputs as at full depth.
 
 Learn then Test (Angelopoulos et al. 2021), as CALM uses it (Schuster et al. 2022, §4): the loss of a sentence is
 1 − chrF / 100 between its output with early exits and that of full depth. Margins are tried from sure to bold; each is
