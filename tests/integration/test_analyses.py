@@ -29,9 +29,9 @@ BLOCKS = ['model.bridge={type="multiscale"}', "model.encoder.layers=4"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A plain model with four checkpoints, and one with a multiscale encoder; both evaluated."""
     from anydepth.config import load as load_config
+    from anydepth.evaluation.filling import fill_grid
     from anydepth.evaluation.texts import read_test_sets
     from anydepth.training.loop import train
-    from anydepth.verbs import fill_grid
 
     folder = tmp_path_factory.mktemp("analyses")
     test = f'data.test={{type="parallel", source="{folder}/dev.source", target="{folder}/dev.target"}}'

@@ -235,9 +235,9 @@ def test_evaluations_in_the_wrong_place_or_of_other_weights(
 
 
 def evaluated(run: Path, out: Path) -> Path:
+    from anydepth.evaluation.filling import evaluate_run, notes_of
     from anydepth.evaluation.texts import read_test_sets
     from anydepth.run import load
-    from anydepth.verbs import evaluate_run, notes_of
 
     evaluate_run(load(run), out, read_test_sets(run), ["2-1"], notes=notes_of(run, [], out))
     return out

@@ -17,12 +17,12 @@ from anydepth.config import Config, dump
 from anydepth.config import load as load_config
 from anydepth.data.corpora import Split
 from anydepth.evaluation.difficulty import judge, read_difficulty
+from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
 from anydepth.evaluation.records import DIVERGED
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
 from anydepth.progress import progress_for
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.verbs import fill_encoder_grid, fill_grid
 
 State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
 ENDED: tuple[State, ...] = ("done", "diverged")

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, Precision, RunFolder, app
+from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import read_calibration_texts, read_test_set, read_test_sets
 from anydepth.progress import progress_bar, progress_for
-from anydepth.verbs import load_for, parse_depths, parse_numbers
 
 
 @app.command()

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from anydepth.cli.app import Device, Json, Settings, app
+from anydepth.cli.showing import show_depths
 from anydepth.errors import UserError
-from anydepth.verbs import show_depths
 
 
 @app.command()

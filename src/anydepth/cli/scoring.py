@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 
 from anydepth.cli.app import Batch, Beam, Depth, Device, Json, Language, RunFolder, RunSettings, app
+from anydepth.cli.asking import parse_depths
+from anydepth.cli.showing import report_runs, show_grid
 from anydepth.errors import UserError
+from anydepth.evaluation.filling import evaluate_encoder, evaluate_run, notes_of
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
 from anydepth.progress import progress_bar, progress_for
-from anydepth.verbs import evaluate_encoder, evaluate_run, notes_of, parse_depths, report_runs, show_grid
 
 
 @app.command()

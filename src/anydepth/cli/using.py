@@ -22,18 +22,11 @@ from anydepth.cli.app import (
     TextFile,
     app,
 )
+from anydepth.cli.asking import automatic_depth, load_for, margin_of
+from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_texts
+from anydepth.evaluation.texts import read_texts, say_how_many_were_cut
 from anydepth.progress import progress_bar
-from anydepth.verbs import (
-    automatic_depth,
-    load_for,
-    margin_of,
-    print_outputs,
-    say_how_many_were_cut,
-    show_words,
-    telling_chosen_depths,
-)
 
 
 @app.command()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig, Split
     from anydepth.evaluation.languages import TestSet
+    from anydepth.run import Run
 
 
 def read_texts(file: Path | None) -> list[str]:
@@ -115,3 +116,10 @@ def config_and_language(run: Path, settings: Sequence[str], language: str | None
         raise UserError(f"{run} is not a run: it has no config.toml")
     config = load(run / "config.toml", settings)
     return config, find_language(config, language)
+
+
+def say_how_many_were_cut(run: "Run", texts: Sequence[str], key: str = "") -> None:
+    """On stderr, where a run reads only the beginning of some texts."""
+    limit = run.config.data.max_source
+    if limit and (cut := run.count_cut(texts, key)):
+        print(f"anydepth: only the first {limit} tokens of {cut} of {len(texts)} texts were read", file=sys.stderr)
