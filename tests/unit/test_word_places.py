@@ -102,7 +102,7 @@ def test_the_shape_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPat
 def test_shapes_waste_little() -> None:
     for size in (1, 127, 128, 129, 1000, 8518, 33_710):
         shape = Shape.of(np.array([size]))
-        assert size < shape.words <= max(128, size * 9 / 8 + 32)
+        assert size <= shape.words <= max(128, size * 9 / 8 + 32)
     assert len({Shape.of(np.array([size])).words for size in range(1, 40_000)}) < 80
 
 
