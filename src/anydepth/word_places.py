@@ -179,22 +179,29 @@ class WordPlaces:
         return attend_packed(q, k, v, sees, causal=False, dropout=0.0, short=BLOCK)[0].flatten(1)
 
     def attend(self, layer: Layer, count: int, step: Step) -> Tensor:
-        width, weight, bias = self.width, layer.attention.qkv.weight, layer.attention.qkv.bias
-        entered = layer.enter(self.x if self.qkv is None else self.x[:count], layer.attention_norm)
-        if self.qkv is None:
-            q_bias, kv_bias = (None, None) if bias is None else (bias[:width], bias[width:])
-            q = F.linear(entered[:count], weight[:width], q_bias)
-            k, v = F.linear(entered, weight[width:], kv_bias)[None].chunk(2, 2)
-        else:  # straight to where they are kept
-            into = self.qkv[0, :count]
-            q = (
-                torch.mm(entered, weight.t(), out=into)
-                if bias is None
-                else torch.addmm(bias, entered, weight.t(), out=into)
-            )
-            q, k, v = q[:, :width], *self.qkv[:, :, width:].chunk(2, 2)
+        """Words that stand sorted by depth."""
+        q, k, v = self.project_all(layer, count) if self.qkv is None else self.project_into(self.qkv, layer, count)
         attend_rows(q, k, v, self.attended, self.heads, self.texts, step)
         return self.attended[:count]
+
+    def project_all(self, layer: Layer, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of so many words, keys and values of all."""
+        width, weight, bias = self.width, layer.attention.qkv.weight, layer.attention.qkv.bias
+        entered = layer.enter(self.x, layer.attention_norm)
+        q = F.linear(entered[:count], weight[:width], None if bias is None else bias[:width])
+        kv = F.linear(entered, weight[width:], None if bias is None else bias[width:])
+        return q, kv[None, :, :width], kv[None, :, width:]
+
+    def project_into(self, qkv: Tensor, layer: Layer, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of so many words, straight to where they are kept; the others have keys and values there."""
+        weight, bias, into = layer.attention.qkv.weight.t(), layer.attention.qkv.bias, qkv[0, :count]
+        entered = layer.enter(self.x[:count], layer.attention_norm)
+        if bias is None:
+            torch.mm(entered, weight, out=into)
+        else:
+            torch.addmm(bias, entered, weight, out=into)
+        q, k, v = qkv.chunk(3, 2)
+        return q[0, :count], k, v
 
     def close(self) -> None:
         states = self.model.norm(self.x).to(self.x.dtype)
