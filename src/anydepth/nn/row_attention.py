@@ -111,7 +111,7 @@ def launch(q: Tensor, k: Tensor, v: Tensor, out: Tensor, heads: int, texts: Text
     if k.stride() != v.stride() or any(x.stride(-1) != 1 for x in (q, k, v, out)):
         raise ValueError("attend_rows needs contiguous rows, and keys that stand as values do")
     programs = len(q) // tile.queries + min(count, len(q))  # a tile at most of each text is not full
-    kernel[(programs * heads,)](
+    attend_kernel[(programs * heads,)](
         q, k, v, out, texts.rows, texts.starts, step.numbers, count, math.log2(math.e) / math.sqrt(width),
         q.stride(0), k.stride(1), k.stride(0), out.stride(0),
         heads, width, max(SEARCH, 1 << (count - 1).bit_length()), tile.queries, tile.keys, len(k) > 1,
@@ -120,7 +120,7 @@ def launch(q: Tensor, k: Tensor, v: Tensor, out: Tensor, heads: int, texts: Text
 
 
 @jit
-def kernel(
+def attend_kernel(
     q, k, v, out, rows, starts, numbers, texts, scale, q_row, k_row, k_plane, out_row,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, SEARCH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     KEPT: tl.constexpr,
