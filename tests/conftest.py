@@ -49,6 +49,20 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
     return run
 
 
+@pytest.fixture
+def _mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.6 turns arrays of one number into loop bounds in a way that NumPy 2.4 refuses."""
+    from triton.runtime import interpreter
+
+    theirs = interpreter._patch_lang_tensor
+
+    def patch(tensor: type, scope: object) -> None:
+        theirs(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+
+
 def tiny_translator(
     depth: DepthConfig = FULL, layers: int = 4, vocabulary: int = 23, norm: str | None = None, **settings: Any
 ) -> Translator:

@@ -12,7 +12,7 @@ from anydepth.choosing.leaving import Rule, leave_early
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
-from anydepth.nn.packed_attention import KERNEL_HEADS
+from anydepth.nn.packed_attention import KERNEL_HEADS, available
 from anydepth.plan import Plans
 from anydepth.word_places import PlacesByShape
 
@@ -48,9 +48,11 @@ class Answering:
 
     def records(self, rule: Rule | None) -> bool:
         layer = self.model.config.layer
-        attends = self.half or layer.width // layer.heads in KERNEL_HEADS  # without asking the host how long texts are
+        # flash attention takes other heads too, but only in bfloat16 and where words stand text by text
+        flash = self.half and not isinstance(self.model.encoder_depth, PerWord)
+        attends = flash or layer.width // layer.heads in KERNEL_HEADS
         known = rule is None and self.model.depths_are_known
-        return RECORD and self.device.type == "cuda" and attends and known
+        return RECORD and self.device.type == "cuda" and available() and attends and known
 
     def replay(self, batch: LabelledBatch, plans: Plans) -> Answer:
         source, policy = batch.source.numpy(), self.model.encoder_depth

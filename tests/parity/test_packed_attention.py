@@ -1,51 +1,27 @@
 """The Triton kernels for packed short sentences against plain attention in float64, and against flash attention.
 
-Without a GPU the kernels run in Triton's interpreter. It has to be chosen before Triton is imported, so one test runs
-this file again in a process of its own.
+Without a GPU the kernels run in Triton's interpreter.
 """
 
-import os
-import subprocess
-import sys
 from itertools import accumulate, pairwise
 
 import pytest
 import torch
+from interpreted import interpreted, on_gpu, run_interpreted, without_gpu
 from torch import Tensor
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
-from anydepth.nn.packed_attention import available, short_attention
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(not INTERPRETED, reason="run by test_kernels_in_the_interpreter")
-on_gpu = pytest.mark.skipif(INTERPRETED or not available(), reason="needs a GPU")
+from anydepth.nn.packed_attention import short_attention
 
 # one tile of each size, their borders, loops, nothing at all
 LENGTHS = [1, 17, 32, 33, 64, 65, 131, 2, 0, 0]
 OTHER_LENGTHS = [40, 3, 70, 1, 129, 64, 9, 33, 0, 0]
 
 
-@pytest.mark.skipif(INTERPRETED or available(), reason="the kernels are tested on the GPU, or already interpreted")
+@without_gpu
 def test_kernels_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
-
-
-@pytest.fixture
-def _mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton 3.6 turns arrays of one number into loop bounds in a way that NumPy 2.4 refuses."""
-    from triton.runtime import interpreter
-
-    theirs = interpreter._patch_lang_tensor
-
-    def patch(tensor: type, scope: object) -> None:
-        theirs(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+    run_interpreted(__file__)
 
 
 def starts(lengths: list[int], device: str = "cpu") -> Tensor:
@@ -89,7 +65,6 @@ def assert_equals_plain(
 
 # half precision is float16 here because the interpreter multiplies bfloat16 as if it were integers
 @interpreted
-@pytest.mark.usefixtures("_mended_interpreter")
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 2e-6), (torch.float16, 2e-3)])
 @pytest.mark.parametrize(
     ("key_lengths", "causal"),
@@ -101,7 +76,6 @@ def test_equals_plain_attention(key_lengths: list[int], causal: bool, dtype: tor
 
 
 @interpreted
-@pytest.mark.usefixtures("_mended_interpreter")
 @pytest.mark.parametrize("long", [3, 70])
 def test_a_side_without_words_gives_zeros(long: int) -> None:
     q = torch.randn(long, 1, 16, requires_grad=True)
@@ -114,7 +88,6 @@ def test_a_side_without_words_gives_zeros(long: int) -> None:
 
 
 @interpreted
-@pytest.mark.usefixtures("_mended_interpreter")
 def test_is_a_well_behaved_operator() -> None:
     *qkv, _ = inputs([5, 3], [5, 3], 16, torch.float32, "cpu")
     torch.library.opcheck(torch.ops.anydepth.short_attention.default, (*qkv, starts([5, 3]), starts([5, 3]), True))
