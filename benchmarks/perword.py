@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anydepth.answering import Answering
+from anydepth.classifying.answering import Answering
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig

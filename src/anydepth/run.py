@@ -30,9 +30,9 @@ from anydepth.translating.precision import for_searching
 from anydepth.translating.searching import Searcher
 
 if TYPE_CHECKING:
-    from anydepth.answering import Answering
     from anydepth.choosing.selector import Selector
-    from anydepth.classifying import Labelling
+    from anydepth.classifying.answering import Answering
+    from anydepth.classifying.labels import Labelling
     from anydepth.estimating.sources import DepthSource
 
 Progress = Callable[[int, int], None]
@@ -211,7 +211,7 @@ class Run:
     @cached_property
     def answering(self) -> "Answering":
         """What asks the classifier."""
-        from anydepth.answering import Answering
+        from anydepth.classifying.answering import Answering
 
         return Answering(self.classifier, half=self.config.training.precision != "fp32")
 
@@ -233,7 +233,7 @@ class Run:
     ) -> list["Labelling"]:
         """The label of each text; `batch` texts are classified together, 0 means as many as are good. At the depth
         "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
-        from anydepth.classifying import classify
+        from anydepth.classifying.labels import classify
 
         return classify(self, texts, depth, batch, leave, progress)
 

@@ -88,7 +88,7 @@ def classifier(folder: Path, layers: int | None = None) -> tuple[Classifier, Tok
 
 
 def batch_of(tokenizer: Tokenizer, texts: list[str]) -> LabelledBatch:
-    from anydepth.classifying import labelled
+    from anydepth.classifying.labels import labelled
 
     return labelled([[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode(texts)], tokenizer.pad, "")
 

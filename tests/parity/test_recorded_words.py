@@ -8,8 +8,8 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
-from anydepth.answering import Answering, answer
-from anydepth.classifying import labelled
+from anydepth.classifying.answering import Answering, answer
+from anydepth.classifying.labels import labelled
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.nn.perword import lay_out

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
+from anydepth.classifying.word_places import Sorted
 from anydepth.nn import row_attention, row_states
 from anydepth.nn.row_attention import SINGLE, Step, Texts, Tile, attend_text_by_text, step_numbers
-from anydepth.word_places import Sorted
 
 HEADS, LAYERS = 2, 3
 # more than one tile of queries and of keys, a text of one word, and one that stops after the first layer

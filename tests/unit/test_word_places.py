@@ -8,9 +8,10 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
-from anydepth import word_places
-from anydepth.answering import answer
-from anydepth.classifying import labelled
+from anydepth.classifying import word_places
+from anydepth.classifying.answering import answer
+from anydepth.classifying.labels import labelled
+from anydepth.classifying.word_places import PARTS, PlacesByShape, Shape, Sorted, WordPlaces
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import LatentConfig
@@ -18,7 +19,6 @@ from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.nn.perword import lay_out
-from anydepth.word_places import PARTS, PlacesByShape, Shape, Sorted, WordPlaces
 
 LAYERS = 4
 

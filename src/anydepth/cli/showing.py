@@ -15,7 +15,7 @@ from anydepth.evaluation.texts import read_texts
 from anydepth.progress import progress_bar
 
 if TYPE_CHECKING:
-    from anydepth.classifying import Labelling
+    from anydepth.classifying.labels import Labelling
     from anydepth.estimating.command import Estimated
     from anydepth.run import Translation
 

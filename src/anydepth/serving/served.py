@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from anydepth.choosing.budget import Guide, Options
 from anydepth.choosing.calibration import COVERAGE, Calibration
-from anydepth.classifying import ADAPTIVE, adaptive
+from anydepth.classifying.labels import ADAPTIVE, adaptive
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.classifying.word_places import PlacesByShape
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.nn.packed_attention import KERNEL_HEADS, available
 from anydepth.plan import Plans
-from anydepth.word_places import PlacesByShape
 
 RECORD = True
 """Whether texts on a GPU are read in fixed places. Whether the answers are the same there is for
