@@ -117,11 +117,13 @@ class LatentObjectiveConfig:
 
 
 def bernoulli_kl(logits: Tensor, prior: Tensor) -> Tensor:
-    """KL(Bernoulli(sigmoid(α)) ‖ Bernoulli(p)) summed over layers, the mean over (M, L) rows."""
+    """KL(Bernoulli(sigmoid(α)) ‖ Bernoulli(p)) summed over layers, the mean over (M, L) rows.
+
+    As sigmoid(α) (α − logit p) − log(1 + e^α) − log(1 − p), which takes a GPU fewer kernels than the definition.
+    """
     prior = prior.clamp(TINY, 1 - TINY)
-    used = logits.sigmoid() * (F.logsigmoid(logits) - prior.log())
-    skipped = (-logits).sigmoid() * (F.logsigmoid(-logits) - torch.log1p(-prior))
-    return (used + skipped).sum(-1).mean()
+    divergence = logits.sigmoid() * (logits - prior.logit()) - F.softplus(logits) - torch.log1p(-prior)
+    return divergence.sum(-1).mean()
 
 
 def depth_distance(gates: Tensor, wanted: int, distance: str) -> Tensor:
