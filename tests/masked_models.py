@@ -20,11 +20,9 @@ from anydepth.nn.layers import LayerConfig
 VOCABULARY = 23
 
 
-def tiny_masked_lm(
-    depth: DepthConfig = FULL, layers: int = 4, norm: str | None = None, mix: Any = "residual"
-) -> MaskedLM:
+def tiny_masked_lm(depth: DepthConfig = FULL, layers: int = 4, mix: Any = "residual") -> MaskedLM:
     """A random model of a few thousand weights, without dropout."""
-    norm = norm or ("none" if depth.type == "rezero" else "pre")
+    norm = "none" if depth.type == "rezero" else "pre"
     layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0)
     stack = StackConfig(layers=layers, depth=depth, mix=mix)
     model = MaskedLM(MaskedLMConfig(layer=layer, encoder=stack), VOCABULARY, PAD)

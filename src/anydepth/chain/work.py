@@ -15,6 +15,7 @@ import torch
 from anydepth.choosing.leaving import Rule
 from anydepth.config import Config, dump
 from anydepth.config import load as load_config
+from anydepth.config_reader import flat
 from anydepth.data.corpora import Split
 from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
@@ -305,11 +306,3 @@ def has_diverged(run: Path) -> bool:
 
 def modified(path: Path) -> float:
     return path.stat().st_mtime
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`training.steps` → 10."""
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return result

@@ -80,16 +80,9 @@ class Line:
 
 
 @styled
-def curves(
-    lines: Sequence[Line],
-    label: str,
-    *,
-    log: bool = False,
-    whole: bool = False,
-    size: tuple[int, int] = (480, 250),
-) -> str:
+def curves(lines: Sequence[Line], label: str, *, log: bool = False, whole: bool = False) -> str:
     """One panel of training curves: of numbers on a logarithmic scale, of whole numbers, or of any."""
-    figure, axes = empty_figure(*size)
+    figure, axes = empty_figure(480, 250)
     for line in lines:
         points = [(x, y) for x, y in zip(line.steps, line.values, strict=True) if math.isfinite(y)]
         # beyond a few hundred points the eye sees no more: show means
