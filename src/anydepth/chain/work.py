@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from anydepth.choosing.leaving import Rule
+from anydepth.classifying.leaving import Rule
 from anydepth.config import Config, dump
 from anydepth.config import load as load_config
 from anydepth.config_reader import flat

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, check_exits
+from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth.perword import PerWord

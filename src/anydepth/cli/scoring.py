@@ -48,7 +48,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
-    from anydepth.choosing.leaving import Rule
+    from anydepth.classifying.leaving import Rule
     from anydepth.config import load as load_config
     from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, check_exits
 from anydepth.classifying.answering import Answer, Answering, answer
+from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.batching import BatchingConfig, Limits, one_pass
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch

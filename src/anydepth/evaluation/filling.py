@@ -10,7 +10,7 @@ from anydepth.evaluation.texts import say_how_many_were_cut
 from anydepth.progress import depths_shown
 
 if TYPE_CHECKING:
-    from anydepth.choosing.leaving import Rule
+    from anydepth.classifying.leaving import Rule
     from anydepth.data.corpora import CorpusConfig
     from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
