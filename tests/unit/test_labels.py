@@ -15,9 +15,9 @@ from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.errors import UserError
-from anydepth.evaluation.coloured import colours, for_page, spoken
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
 from anydepth.evaluation.repeated import repeated
+from anydepth.reporting.coloured import colours, for_page, spoken
 
 
 def written(folder: Path, lines: list[str]) -> Path:

@@ -287,7 +287,7 @@ class Report(Work):
         return "done" if max(map(modified, made)) <= modified(self.left) else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.evaluation.report import write_report
+        from anydepth.reporting.report import write_report
 
         runs = {name: folders_of(works) for name, works in self.shown.items()}
         runs |= {name: [run] for name, run in self.curves.items()}

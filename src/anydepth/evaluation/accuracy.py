@@ -16,9 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from anydepth.classifying.answering import Answer, Answering, answer
@@ -244,21 +241,3 @@ def write_labels(file: Path, labels: Array, model: Classifier) -> None:
 def is_accuracy(grid: dict[str, Any]) -> bool:
     """Whether a grid is a classifier's."""
     return "accuracy" in grid["cells"][0]
-
-
-def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    words = any("mean_depth" in cell for cell in [*grid["cells"], *grid.get(EXITS, ())])
-    for heading in ("depth", *(("words",) if words else ()), "accuracy", "95 %", "F1", "seconds", "size"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for cell in [*grid["cells"], *grid.get(EXITS, ())]:
-        low, high = cell["interval"]
-        mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
-        spread = f" ± {cell['deviation']:.2f}" if "deviation" in cell else ""
-        quality = (f"{cell['accuracy']:.2f}{spread}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
-        cost = (f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
-        table.add_row(cell.get("exit") or depth_name(cell), *mean, *quality, *cost)
-    table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels; macro-F1"
-    if words:
-        table.caption += "; words: their mean depth"
-    console.print(table)

@@ -21,7 +21,7 @@ from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.evaluation.repeated import repeated
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
-from anydepth.evaluation.training_log import TrainingLog, read_log
+from anydepth.training.log import TrainingLog, read_log
 
 DIVERGED = "diverged.txt"
 """In the folder of a run that a chain has given up, what happened."""

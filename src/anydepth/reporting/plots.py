@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from anydepth.evaluation.cells import Cell, depth_name, pareto_front
-from anydepth.evaluation.figures import ACCENT, FONT, INK, PAPER, as_svg, empty_figure, number, span_of, styled
+from anydepth.reporting.figures import ACCENT, FONT, INK, PAPER, as_svg, empty_figure, number, span_of, styled
 
 MARKERS = "osD^vP"
 
