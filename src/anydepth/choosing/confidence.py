@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from anydepth.choosing.schedule import SEARCH_TOKENS, batches
+from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.data.sources import batches
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
 from anydepth.evaluation.files import write_atomically

@@ -25,8 +25,9 @@ import torch
 
 from anydepth.data.lines import OVER_LONG, Line, count_lines, read_lines
 from anydepth.data.reading import EMPTY, Skips
+from anydepth.decoding.decoder import changed
 from anydepth.errors import UserError
-from anydepth.run import Progress, Run, changed
+from anydepth.run import Progress, Run
 from anydepth.training.checkpoint import checksum, flush, put_in_place
 from anydepth.training.distributed import Ranks, add_up, agree, first_does, join, leave
 

@@ -31,9 +31,9 @@ def evaluate_run(
     With `notes` the folder is not the run's own, and gets a config.toml that says how the run was decoded.
     """
     from anydepth.config import dump
+    from anydepth.decoding.decoder import changed
     from anydepth.evaluation.files import write_atomically
     from anydepth.reporting.report import write_report
-    from anydepth.run import changed
 
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
     with depths_shown() as show:

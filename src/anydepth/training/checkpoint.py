@@ -139,6 +139,23 @@ def damage(path: Path) -> str | None:
     return None
 
 
+def weights_file(folder: Path, checkpoint: str) -> Path:
+    """The weights meant by `best`, `last` or the number of a step."""
+    if checkpoint == "best":
+        file = folder / "model.safetensors"
+        if not file.is_file():
+            raise UserError(f"{file}: no such file; it appears with the first validation of a training")
+        return file
+    saved = {str(step_of(path)): path for path in steps(folder / "checkpoints")}
+    step = next(reversed(saved), "") if checkpoint == "last" else checkpoint
+    if step not in saved:
+        choices = ", ".join(["best", *(["last"] if saved else []), *saved])
+        raise UserError(f"checkpoint {checkpoint!r}: {folder} has {choices}")
+    if problem := damage(saved[step]):
+        raise UserError(f"{saved[step]} is damaged: {problem}")
+    return saved[step] / "model.safetensors"
+
+
 def checksum(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
