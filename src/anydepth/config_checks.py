@@ -9,7 +9,7 @@ from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
-from anydepth.models import StackConfig
+from anydepth.nn.stack_config import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
     FairseqLatentConfig,

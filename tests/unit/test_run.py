@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anydepth
-from anydepth.data.sources import batches
 from anydepth.config import Config, dump
+from anydepth.data.sources import batches
 from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
 from anydepth.decoding.decoder import Precision
 from anydepth.depth.prefix import PrefixConfig

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.data.sources import batches
 from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
+from anydepth.data.sources import batches
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.estimating.sources import DepthSource

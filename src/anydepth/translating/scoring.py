@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from anydepth.data.sources import batches
 from anydepth.data.collate import Batch, collate_sources
+from anydepth.data.sources import batches
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.plan import Plans
