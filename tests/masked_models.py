@@ -12,6 +12,7 @@ from anydepth.data.corpora import DataConfig, Text
 from anydepth.data.masking import MaskedBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.depth import DepthConfig
 from anydepth.encoder_models import MaskedLM, MaskedLMConfig
 from anydepth.models import StackConfig
@@ -54,7 +55,7 @@ def masked_batch(lengths: list[int]) -> MaskedBatch:
 
 def tokenizer() -> Tokenizer:
     texts = ["one two three four five six seven eight nine ten"] * 4
-    return Tokenizer.train(texts, TokenizerConfig(vocabulary=300)).with_tokens([MASK])
+    return train_tokenizer(texts, TokenizerConfig(vocabulary=300)).with_tokens([MASK])
 
 
 def text_store(folder: Path, tokens: Tokenizer, sentences: int = 400) -> Store:

@@ -17,7 +17,8 @@ from anydepth.cli import main
 from anydepth.config import Config, dump
 from anydepth.data import distillation
 from anydepth.data.distillation import distill
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, Translator, TranslatorConfig
@@ -34,7 +35,7 @@ BLOCK = 4  # the 23 lines make 6 blocks, the last of 3 lines
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with random weights, in which the end mark is probable."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = Tokenizer.train(["one two three"] * 9, TokenizerConfig(vocabulary=270))
+    tokenizer = train_tokenizer(["one two three"] * 9, TokenizerConfig(vocabulary=270))
     stack = StackConfig(layers=2, depth=PrefixConfig())
     layer = LayerConfig(width=16, ffn=24, heads=2)
     config = Config(model=TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", max_positions=40))

@@ -11,7 +11,8 @@ from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.corpora import DataConfig
 from anydepth.data.languages import find_language, known_languages
 from anydepth.data.store import Store, tokenize_all
-from anydepth.data.tokenizer import TokenizerConfig, build
+from anydepth.data.tokenizer import TokenizerConfig
+from anydepth.data.tokenizer_training import build
 from anydepth.errors import UserError
 
 CORPORA = """

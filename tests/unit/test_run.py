@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 import anydepth
 from anydepth.config import Config, dump
 from anydepth.data.sources import batches
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.decoding.decoder import Precision
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
@@ -25,7 +26,7 @@ TEXTS = ["one two three", "", "two", "three three one two one", "  ", "one", "tw
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with random weights, in which the end mark is probable: or hardly a translation would end."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = Tokenizer.train(["one two three"] * 9, TokenizerConfig(vocabulary=270))
+    tokenizer = train_tokenizer(["one two three"] * 9, TokenizerConfig(vocabulary=270))
     stack = StackConfig(layers=2, depth=PrefixConfig())
     layer = LayerConfig(width=16, ffn=24, heads=2)
     config = Config(model=TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", max_positions=40))

@@ -18,7 +18,8 @@ from anydepth.data.any_batch import AnyBatch
 from anydepth.data.batching import Batches, BatchingConfig
 from anydepth.data.collate import prefetch, stream
 from anydepth.data.store import Store, tokenize_all
-from anydepth.data.tokenizer import TokenizerPair, build
+from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer_training import build
 from anydepth.encoder_models import EncoderModel, Model
 from anydepth.errors import UserError
 from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
