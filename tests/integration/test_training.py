@@ -24,8 +24,9 @@ from anydepth.depth.perword import PerWordConfig
 from anydepth.errors import UserError
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.training.loop import Diverged, Window, train
+from anydepth.training.loop import train
 from anydepth.training.step import Sums
+from anydepth.training.window import Diverged, Window
 
 
 @pytest.fixture(scope="module")

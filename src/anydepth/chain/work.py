@@ -90,7 +90,8 @@ class Training(Work):
         ]
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.training.loop import Diverged, train
+        from anydepth.training.loop import train
+        from anydepth.training.window import Diverged
 
         try:
             train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
