@@ -4,18 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_runs import write_random_run
 from safetensors.torch import load_file, save_file
 
 import anydepth
-from anydepth.config import Config, dump
 from anydepth.data.sources import batches
-from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
-from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.decoding.decoder import Precision
-from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
-from anydepth.models import StackConfig, Translator, TranslatorConfig
-from anydepth.nn.layers import LayerConfig
 from anydepth.run import Run
 from anydepth.training import checkpoint
 
@@ -24,23 +19,8 @@ TEXTS = ["one two three", "", "two", "three three one two one", "  ", "one", "tw
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with random weights, in which the end mark is probable: or hardly a translation would end."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = train_tokenizer(["one two three"] * 9, TokenizerConfig(vocabulary=270))
-    stack = StackConfig(layers=2, depth=PrefixConfig())
-    layer = LayerConfig(width=16, ffn=24, heads=2)
-    config = Config(model=TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", max_positions=40))
-    torch.manual_seed(0)
-    model = Translator(config.model, len(tokenizer), len(tokenizer), tokenizer.pad)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-        model.output.weight[tokenizer.eos] = 0.7 * model.norm.bias
-    (folder / "config.toml").write_text(dump(config))
-    TokenizerPair(tokenizer, tokenizer).save(folder)
-    weights = checkpoint.weights(model)
-    checkpoint.write_weights(weights, folder / "model.safetensors")
-    checkpoint.save(folder / "checkpoints", 7, {"model": {n: -w for n, w in weights.items()}}, {}, keep=2)
+    write_random_run(folder)
     return folder
 
 

@@ -149,7 +149,7 @@ class Distillation(Work):
     batch: int
 
     def state(self) -> State:
-        from anydepth.data.distillation import Files
+        from anydepth.data.distilled_parts import Files
 
         files, weights = Files(self.left), self.teacher / "model.safetensors"
         if not (files.out.exists() and files.report.exists() and weights.exists()):
