@@ -115,7 +115,7 @@ def test_a_chain_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def refuse(*_: object) -> None:
         raise AssertionError("a finished stage is done again")
 
-    monkeypatch.setattr("anydepth.training.loop.train", refuse)
+    monkeypatch.setattr("anydepth.chain.work.train", refuse)
     monkeypatch.setattr("anydepth.run.Run.translations", refuse)
     assert run_chain(tmp_path / "chain.toml", tmp_path / "out", quiet=True) == left
     for name, before in hashes.items():

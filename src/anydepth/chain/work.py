@@ -17,13 +17,22 @@ from anydepth.config import Config, dump
 from anydepth.config import load as load_config
 from anydepth.config_reader import flat
 from anydepth.data.corpora import Split
+from anydepth.data.distillation import device_of_rank, distill
+from anydepth.data.distilled_parts import Files
+from anydepth.describe import describe_training
+from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
-from anydepth.evaluation.records import DIVERGED
+from anydepth.evaluation.records import DIVERGED, KINDS
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
+from anydepth.models import Translator
 from anydepth.progress import progress_for
+from anydepth.reporting.report import write_report
+from anydepth.run import load as load_run
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
+from anydepth.training.loop import train
+from anydepth.training.window import Diverged
 
 State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
 ENDED: tuple[State, ...] = ("done", "diverged")
@@ -90,9 +99,6 @@ class Training(Work):
         ]
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.training.loop import train
-        from anydepth.training.window import Diverged
-
         try:
             train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
         except Diverged as error:  # in every process of torchrun at the same step
@@ -149,8 +155,6 @@ class Distillation(Work):
     batch: int
 
     def state(self) -> State:
-        from anydepth.data.distilled_parts import Files
-
         files, weights = Files(self.left), self.teacher / "model.safetensors"
         if not (files.out.exists() and files.report.exists() and weights.exists()):
             return "interrupted" if files.parts.exists() else "to do"
@@ -159,9 +163,6 @@ class Distillation(Work):
         return "done" if made_from | wanted == made_from else "interrupted"  # and refused when it is taken up
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.data.distillation import device_of_rank, distill
-        from anydepth.run import load as load_run
-
         teacher = load_run(self.teacher, device_of_rank("auto"))
         with progress_for(self.name, "sentences", visible=not quiet) as show:
             distill(teacher, self.source, self.left, self.depth, beam=self.beam, batch=self.batch, progress=show)
@@ -199,9 +200,6 @@ class Evaluation(Work):
 
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
-        from anydepth.evaluation.cells import depth_name
-        from anydepth.evaluation.records import KINDS
-
         if has_diverged(self.run):
             return "diverged"
         if not self.left.exists():
@@ -216,10 +214,6 @@ class Evaluation(Work):
         return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.describe import describe_training
-        from anydepth.models import Translator
-        from anydepth.run import load as load_run
-
         run, depths, folder = load_run(self.run, settings=self.settings), list(self.depths) or None, self.left.parent
         notes = self.notes and {"run": str(self.run), **self.notes, **describe_training(self.run)}
         with progress_for(self.name, "depths", visible=not quiet) as bar:
@@ -288,8 +282,6 @@ class Report(Work):
         return "done" if max(map(modified, made)) <= modified(self.left) else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.reporting.report import write_report
-
         runs = {name: folders_of(works) for name, works in self.shown.items()}
         runs |= {name: [run] for name, run in self.curves.items()}
         write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
