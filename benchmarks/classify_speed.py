@@ -29,7 +29,7 @@ from perword import Shape, flops
 
 from anydepth.classifying.answering import Answer
 from anydepth.classifying.leaving import Rule
-from anydepth.data.batching import BatchingConfig, Limits
+from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.evaluation.cells import depth_name

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.collate import Batch, Packing, collate, prefetch, stream
 from anydepth.data.corpora import DataConfig, ParallelText
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.store import Store, tokenize
 from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
 from anydepth.data.tokenizer_training import build

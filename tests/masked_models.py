@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from conftest import FULL, PAD
 
-from anydepth.data.batching import BatchingConfig, Limits
 from anydepth.data.corpora import DataConfig, Text
+from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.masking import MaskedBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig, TokenizerPair

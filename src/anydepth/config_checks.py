@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from anydepth.data.batching import BatchingConfig
 from anydepth.data.builtin_corpora import BuiltinNotices
 from anydepth.data.corpora import DataConfig, LabelledCorpus, PairCorpus, TextCorpus
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig

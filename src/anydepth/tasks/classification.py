@@ -10,8 +10,9 @@ from torch import Tensor
 
 from anydepth.classifying.answering import answer
 from anydepth.config import Config
-from anydepth.data.batching import Batches, BatchingConfig, IndexBatch, Limits, one_pass
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import BatchingConfig, Limits, one_pass
 from anydepth.data.labelled import labels_of
 from anydepth.data.labelled_batch import LabelledBatch, labelled_batch
 from anydepth.data.store import Store

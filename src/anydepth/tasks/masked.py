@@ -3,8 +3,9 @@
 import numpy as np
 
 from anydepth.config import Config
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import Limits
 from anydepth.data.masking import MaskedBatch, Masker
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import MASK, TokenizerPair

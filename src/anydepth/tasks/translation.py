@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from anydepth.config import Config
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.collate import Batch, collate
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import Limits
 from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from anydepth.config import Config, load
 from anydepth.data.any_batch import AnyBatch
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.collate import prefetch, stream
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.store import Store, tokenize_all
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.data.tokenizer_training import build

@@ -8,7 +8,7 @@ import torch
 
 from anydepth.config import Config
 from anydepth.data.any_batch import AnyBatch
-from anydepth.data.batching import BatchingConfig, Limits, one_pass
+from anydepth.data.cutting import BatchingConfig, Limits, one_pass
 from anydepth.data.store import Store
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
