@@ -21,6 +21,7 @@ from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision, changed
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
+from anydepth.files import checksum
 from anydepth.models import Translator
 from anydepth.plan import Plans
 from anydepth.training import checkpoint as checkpoints
@@ -150,7 +151,7 @@ class Run:
     @cached_property
     def weights_hash(self) -> str | None:
         """Tells weights apart: the SHA-256 of their file."""
-        return checkpoints.checksum(self.weights) if self.weights else None
+        return checksum(self.weights) if self.weights else None
 
     def depths(self) -> list[str]:
         """Every depth that the model can be run at."""

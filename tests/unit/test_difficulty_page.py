@@ -8,9 +8,9 @@ import pytest
 from synthetic_runs import write_run
 
 from anydepth.evaluation.difficulty import NAMES, Difficulty
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.records import read_records
+from anydepth.files import read_lines
 from anydepth.reporting.difficulty_page import difficulty_part
 from anydepth.reporting.figures import signed
 from anydepth.reporting.report import write_report

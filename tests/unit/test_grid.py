@@ -9,10 +9,10 @@ from synthetic_runs import toy_test_set, toy_translation
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import best, fastest_within, pareto_front, telling_depths
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.samples import Piece, choose_samples, differences
+from anydepth.files import read_lines
 from anydepth.plan import parse_depth
 
 SOURCE, REFERENCE = toy_test_set(12)

@@ -11,8 +11,8 @@ import anydepth
 from anydepth.data.sources import batches
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
+from anydepth.files import checksum
 from anydepth.run import Run
-from anydepth.training import checkpoint
 
 TEXTS = ["one two three", "", "two", "three three one two one", "  ", "one", "two three", "three one two"]
 
@@ -34,7 +34,7 @@ def test_a_loaded_run_knows_itself(run: Run, folder: Path) -> None:
     assert (run.device, run.folder) == (torch.device("cpu"), folder)
     assert not run.model.training
     assert run.describe("1-2")["parameters"] < run.describe()["parameters"]
-    assert run.weights_hash == checkpoint.checksum(folder / "model.safetensors")
+    assert run.weights_hash == checksum(folder / "model.safetensors")
 
 
 def test_texts_come_back_in_order_and_empty_ones_empty(run: Run) -> None:

@@ -25,6 +25,7 @@ from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
 from anydepth.evaluation.records import DIVERGED, KINDS
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
+from anydepth.files import checksum, write_durably
 from anydepth.models import Translator
 from anydepth.progress import progress_for
 from anydepth.reporting.report import write_report
@@ -103,7 +104,7 @@ class Training(Work):
             train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
         except Diverged as error:  # in every process of torchrun at the same step
             if os.environ.get("RANK", "0") == "0":
-                checkpoint.write_text(f"{error}\n", self.left / DIVERGED)
+                write_durably(self.left / DIVERGED, f"{error}\n")
         torch.compiler.reset()  # the same code is compiled a few times at most: the next training counts from 0
         if torch.cuda.is_available():
             gc.collect()
@@ -159,7 +160,7 @@ class Distillation(Work):
         if not (files.out.exists() and files.report.exists() and weights.exists()):
             return "interrupted" if files.parts.exists() else "to do"
         made_from = json.loads(files.report.read_bytes())["made_from"]
-        wanted = {"weights": checkpoint.checksum(weights), "depth": self.depth, "beam": self.beam}
+        wanted = {"weights": checksum(weights), "depth": self.depth, "beam": self.beam}
         return "done" if made_from | wanted == made_from else "interrupted"  # and refused when it is taken up
 
     def do(self, state: State, quiet: bool) -> None:
@@ -211,7 +212,7 @@ class Evaluation(Work):
         whole = not left and scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked | (self.notes or {}) != grid:
             return "interrupted"
-        return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
+        return "done" if grid["weights"] == checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         run, depths, folder = load_run(self.run, settings=self.settings), list(self.depths) or None, self.left.parent
@@ -230,7 +231,7 @@ class Evaluation(Work):
                 fill_encoder_grid(run, folder, corpora, depths, show, exits=rules, notes=notes)
         if self.apart:
             decoding = replace(run.config.decoding, beam=self.beam, batch=self.batch)
-            checkpoint.write_text(dump(replace(run.config, decoding=decoding)), folder / "config.toml")
+            write_durably(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +249,7 @@ class Judgement(Work):
         found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
         if found is None or not saved or max(found.part) + 1 != self.parts:
             return "to do"
-        return "done" if found.weights == checkpoint.checksum(saved[-1] / "model.safetensors") else "to do"
+        return "done" if found.weights == checksum(saved[-1] / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         with progress_for(self.name, "checkpoints", visible=not quiet) as show:

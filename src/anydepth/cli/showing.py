@@ -29,7 +29,7 @@ def print_outputs(
 ) -> list[str]:
     """What a run makes of the lines of a file, or of stdin, to stdout or another file; gives the lines back. At a
     terminal every line is answered at once."""
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.files import write_atomically
 
     if file is None and sys.stdin.isatty():
         for number, line in enumerate(sys.stdin, start=1):

@@ -31,8 +31,8 @@ from anydepth.data.lines import OVER_LONG, Line, count_lines, read_lines
 from anydepth.data.reading import EMPTY, Skips
 from anydepth.decoding.decoder import changed
 from anydepth.errors import UserError
+from anydepth.files import checksum
 from anydepth.run import Progress, Run
-from anydepth.training.checkpoint import checksum
 from anydepth.training.distributed import Ranks, add_up, agree, first_does, join, leave
 
 BLOCK = 4_000

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from anydepth.data.reading import Skips
 from anydepth.errors import UserError
-from anydepth.training.checkpoint import flush, put_in_place
+from anydepth.files import flush, put_in_place
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
+from anydepth.files import write_atomically
 from anydepth.plan import Plans
 from anydepth.run import Run
 from anydepth.tasks.classification import Classification, in_place

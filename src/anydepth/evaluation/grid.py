@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, layers
-from anydepth.evaluation.files import read_lines, write_atomically, write_lines
 from anydepth.evaluation.lead import lead_scores
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.samples import choose_samples
 from anydepth.evaluation.statistics import STATISTICS, keep_statistics
+from anydepth.files import read_lines, write_atomically, write_lines
 from anydepth.plan import parse_depth
 
 Progress = Callable[[int, int, str], None]

@@ -25,8 +25,8 @@ from anydepth.describe import describe_plan
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
+from anydepth.files import write_atomically
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.tasks import MaskedText

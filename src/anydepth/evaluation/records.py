@@ -15,12 +15,12 @@ from typing import Any
 from anydepth.config_reader import flat
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.evaluation.repeated import repeated
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
+from anydepth.files import read_lines
 from anydepth.training.log import TrainingLog, read_log
 
 DIVERGED = "diverged.txt"

@@ -32,7 +32,7 @@ def evaluate_run(
     """
     from anydepth.config import dump
     from anydepth.decoding.decoder import changed
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.files import write_atomically
     from anydepth.reporting.report import write_report
 
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
@@ -56,7 +56,7 @@ def evaluate_encoder(
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
     from anydepth.config import dump
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.files import write_atomically
     from anydepth.reporting.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,12 +21,12 @@ from anydepth.evaluation.cells import (
     telling_depths,
 )
 from anydepth.evaluation.comparison import Comparison, compare
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.language_table import language_table
 from anydepth.evaluation.languages import average
 from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.records import Record, kind_of, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
+from anydepth.files import write_atomically
 from anydepth.reporting import figures, heat_maps, plots
 from anydepth.reporting import page as parts
 from anydepth.reporting.accuracy_page import show_accuracies

@@ -5,7 +5,6 @@ manifest of checksums, flushed to disk, and renamed: a folder with the right nam
 not. No pickle is ever written or read.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anydepth.errors import UserError
+from anydepth.files import checksum, flush, put_in_place
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -156,20 +156,6 @@ def weights_file(folder: Path, checkpoint: str) -> Path:
     return saved[step] / "model.safetensors"
 
 
-def checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Asks the disk to keep what was written."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def save_tensors(tensors: dict[str, Tensor], file: Path, notes: dict[str, str] | None) -> None:
     """A safetensors file that others may read if they may read other new files; `save_file` alone forbids it."""
     file.touch()
@@ -214,17 +200,3 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
                 shapes = f"{tuple(tensors[name].shape)}, the model has {tuple(parameter.shape)}"
                 raise UserError(f"weights do not fit the model: {name} is {shapes}")
             parameter.copy_(tensors[name])
-
-
-def write_text(text: str, path: Path) -> None:
-    """Replaces a text file in one step."""
-    part = path.with_name(f".part-{path.name}")
-    part.write_text(text, encoding="utf-8")
-    put_in_place(part, path)
-
-
-def put_in_place(part: Path, path: Path) -> None:
-    """Renames, and lets the disk keep first the content and then the name."""
-    flush(part)
-    os.replace(part, path)
-    flush(path.parent)

@@ -24,10 +24,11 @@ from anydepth.data.tokenizer import TokenizerPair
 from anydepth.data.tokenizer_training import build
 from anydepth.encoder_models import EncoderModel, Model
 from anydepth.errors import UserError
+from anydepth.files import put_in_place
 from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
 from anydepth.models import Translator, TranslatorConfig
 from anydepth.tasks import AnyTask, Classification, task_of
-from anydepth.training.checkpoint import load_weights, put_in_place
+from anydepth.training.checkpoint import load_weights
 from anydepth.training.distributed import Ranks, first_does
 
 BODY = ("source.", "encoder.", "norm.")

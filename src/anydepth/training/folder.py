@@ -8,6 +8,7 @@ from pathlib import Path
 from anydepth.config import Config, dump, load
 from anydepth.data.reading import files_of
 from anydepth.errors import UserError
+from anydepth.files import write_durably
 from anydepth.training import checkpoint
 
 
@@ -31,7 +32,7 @@ def open_run(config: Config, out: Path, resume: bool) -> None:
                 raise UserError(f"{file}: no such file")
     out.mkdir(parents=True, exist_ok=True)
     checkpoint.remove_leftovers(out)
-    checkpoint.write_text(dump(config), saved)
+    write_durably(saved, dump(config))
 
 
 @contextmanager

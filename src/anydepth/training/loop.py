@@ -18,6 +18,7 @@ from anydepth.config import Config
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
+from anydepth.files import write_durably
 from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
@@ -218,7 +219,7 @@ class Training:
         if not self.due(self.settings.validate_every):
             self.compare()
         self.try_average()
-        first_does(self.ranks, lambda: checkpoint.write_text(str(step), self.finished_mark))
+        first_does(self.ranks, lambda: write_durably(self.finished_mark, str(step)))
 
     def try_average(self) -> None:
         """The mean of the last checkpoints becomes the model if it is better than the best; the last if there is no
