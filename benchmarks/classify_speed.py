@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from perword import Shape, flops
 
-from anydepth.choosing.leaving import Rule
 from anydepth.classifying.answering import Answer
-from anydepth.data.batching import BatchingConfig, Limits
+from anydepth.classifying.leaving import Rule
+from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.evaluation.cells import depth_name

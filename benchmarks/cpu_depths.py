@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from windows import medians
 
+from anydepth.decoding.decoder import changed
 from anydepth.interop import ctranslate2, huggingface
 from anydepth.interop.ctranslate2 import CTranslate2Run
-from anydepth.run import Run, changed
+from anydepth.run import Run
 
 Outputs = list[list[int]]
 Decode = Callable[[], Outputs]

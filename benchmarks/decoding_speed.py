@@ -33,9 +33,10 @@ from random_model import random_run, random_sentences
 from windows import device_name, medians
 
 import anydepth
+from anydepth.decoding.decoder import changed
 from anydepth.evaluation.texts import read_texts
 from anydepth.interop.huggingface import export
-from anydepth.run import Run, changed
+from anydepth.run import Run
 from anydepth.training.distributed import pick_device
 from anydepth.translating import searching
 

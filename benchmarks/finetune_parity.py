@@ -32,7 +32,6 @@ from anydepth.data.collate import pad_rows
 from anydepth.data.store import Store, tokenize_all
 from anydepth.depth.full import FullConfig
 from anydepth.encoder_models import ClassifierConfig
-from anydepth.evaluation.accuracy import predict
 from anydepth.evaluation.labels import accuracy
 from anydepth.run import load as load_run
 from anydepth.tasks.classification import Classification, with_labels
@@ -93,9 +92,8 @@ def summarise(rows: list[dict[str, float]]) -> dict[str, float]:
 def tune_ours(config: Config, out: Path) -> float:
     train(config, out, quiet=True)
     run = load_run(out, config.training.device)
-    found, right = predict(
-        run.classifier, Classification(run.config, run.tokenizers), test_sets(config, out), run.plan()
-    )
+    task = Classification(run.config, run.tokenizers)
+    found, right = task.predict(run.classifier, test_sets(config, out), run.plan())
     torch.compiler.reset()
     return accuracy(found, right)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anydepth.data import builtin
+from anydepth.files import checksum
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
 
@@ -234,7 +235,7 @@ def fingerprint(run: Path, steps: int) -> dict[str, str]:
         raise RuntimeError(f"{run / 'metrics.jsonl'} has steps {logged}")
     last = checkpoint.steps(run / "checkpoints")[-1]
     files = [run / "model.safetensors", last / "model.safetensors", last / "optimizer.safetensors"]
-    return {str(file.relative_to(run)): checkpoint.checksum(file) for file in files}
+    return {str(file.relative_to(run)): checksum(file) for file in files}
 
 
 if __name__ == "__main__":

@@ -19,11 +19,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.collate import Batch, Packing, collate, prefetch, stream
 from anydepth.data.corpora import DataConfig, ParallelText
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.store import Store, tokenize
-from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair, build
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import build
 from anydepth.models import StackConfig, Translator, TranslatorConfig
 from anydepth.nn.layers import LayerConfig
 from anydepth.training.distributed import Ranks, pick_device

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from conftest import FULL, PAD
 
-from anydepth.data.batching import BatchingConfig, Limits
 from anydepth.data.corpora import DataConfig, Text
+from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.masking import MaskedBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.depth import DepthConfig
 from anydepth.encoder_models import MaskedLM, MaskedLMConfig
 from anydepth.models import StackConfig
@@ -20,11 +21,9 @@ from anydepth.nn.layers import LayerConfig
 VOCABULARY = 23
 
 
-def tiny_masked_lm(
-    depth: DepthConfig = FULL, layers: int = 4, norm: str | None = None, mix: Any = "residual"
-) -> MaskedLM:
+def tiny_masked_lm(depth: DepthConfig = FULL, layers: int = 4, mix: Any = "residual") -> MaskedLM:
     """A random model of a few thousand weights, without dropout."""
-    norm = norm or ("none" if depth.type == "rezero" else "pre")
+    norm = "none" if depth.type == "rezero" else "pre"
     layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0)
     stack = StackConfig(layers=layers, depth=depth, mix=mix)
     model = MaskedLM(MaskedLMConfig(layer=layer, encoder=stack), VOCABULARY, PAD)
@@ -56,7 +55,7 @@ def masked_batch(lengths: list[int]) -> MaskedBatch:
 
 def tokenizer() -> Tokenizer:
     texts = ["one two three four five six seven eight nine ten"] * 4
-    return Tokenizer.train(texts, TokenizerConfig(vocabulary=300)).with_tokens([MASK])
+    return train_tokenizer(texts, TokenizerConfig(vocabulary=300)).with_tokens([MASK])
 
 
 def text_store(folder: Path, tokens: Tokenizer, sentences: int = 400) -> Store:

@@ -37,9 +37,9 @@ from anydepth.config_reader import (
     read,
     type_name,
 )
-from anydepth.data.batching import BatchingConfig
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.corpora import DataConfig
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.decoding.decoder import DecodingConfig
 from anydepth.encoder_models import ClassifierConfig, ModelConfig

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from anydepth.data.batching import BatchingConfig
 from anydepth.data.builtin_corpora import BuiltinNotices
 from anydepth.data.corpora import DataConfig, LabelledCorpus, PairCorpus, TextCorpus
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
-from anydepth.models import StackConfig
+from anydepth.nn.stack_config import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
     FairseqLatentConfig,

@@ -235,3 +235,11 @@ def shown(value: Any) -> str:
             return "a table"
         case _:
             return f"the date or time {value}"
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one: `training.steps` → 10."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return result

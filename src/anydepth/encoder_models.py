@@ -14,13 +14,15 @@ from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.data.masking import MaskedBatch, MaskingConfig
 from anydepth.depth.perword import PerWord
 from anydepth.depth.policy import NoLayers
-from anydepth.models import Planned, StackConfig, Translator, TranslatorConfig, check_norm, final_norm, initialise_stack
+from anydepth.models import Translator, TranslatorConfig
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.embeddings import Embedding, word_vectors
-from anydepth.nn.layers import FinalNorm, LayerConfig, initialise
+from anydepth.nn.layers import FinalNorm, LayerConfig, final_norm, initialise
 from anydepth.nn.perword import Words, lay_out, run_words
 from anydepth.nn.stack import Stack
+from anydepth.nn.stack_config import StackConfig, check_norm
 from anydepth.plan import Plan, Plans, parse_encoder_depth
+from anydepth.planned import Planned, initialise_stack
 
 
 @config

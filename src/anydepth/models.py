@@ -1,65 +1,26 @@
-"""Models = embeddings + stacks + a head. Depth comes in as plans and never as an `if`."""
+"""The translator = embeddings + two stacks + a head. Depth comes in as plans and never as an `if`."""
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from anydepth.config_class import config
-from anydepth.data.any_batch import AnyBatch
 from anydepth.data.collate import Batch
-from anydepth.depth import Depth, DepthConfig
-from anydepth.depth.full import FullConfig
-from anydepth.depth.policy import NoLayers
 from anydepth.nn.attention import Packed, Padded, Sees
 from anydepth.nn.bridge import LastState, LastStateConfig, Memory, Transparent, TransparentConfig
 from anydepth.nn.cache import AnyCache, Cache
 from anydepth.nn.embeddings import Embedding, word_vectors
 from anydepth.nn.hierarchy import read_by_sentence
-from anydepth.nn.layers import FinalNorm, LayerConfig, initialise, scale_by_depth
+from anydepth.nn.layers import LayerConfig, final_norm, initialise
 from anydepth.nn.multiscale import Multiscale, MultiscaleConfig
 from anydepth.nn.stack import Stack
-from anydepth.plan import BothNoises, Part, Plans, Request, depth_name, parse_depth
+from anydepth.nn.stack_config import StackConfig, check_norm
+from anydepth.plan import Plans
+from anydepth.planned import Planned, initialise_stack
 
 BridgeConfig = LastStateConfig | TransparentConfig | MultiscaleConfig
 Bridge = LastState | Transparent | Multiscale
-
-
-@config
-class StackConfig:
-    """One stack: how many layers it owns and how they are chosen."""
-
-    layers: int = 6
-    """Layers the stack owns."""
-    depth: DepthConfig = FullConfig()
-    """Which of them run: see the depth policies."""
-    mix: Literal["residual", "dlcl"] = "residual"
-    """What a layer reads: the state before it, or (`dlcl`) a learned linear combination of all earlier states."""
-    initialisation: Literal["xavier", "depth-scaled"] = "xavier"
-    """How weights start; `depth-scaled` divides those of layer l by √l (Zhang et al. 2019)."""
-
-    def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ValueError("layers must be at least 1")
-        if self.depth.type == "recurrent" and self.depth.depth < self.layers:
-            raise ValueError(
-                f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
-                f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
-            )
-        if self.depth.type == "per-word":
-            self.depth.check(self.layers)
-        if self.mix == "dlcl" and self.depth.type != "full":
-            raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
-
-
-def check_norm(layer: LayerConfig, name: str, stack: StackConfig) -> None:
-    if layer.norm == "post" and stack.depth.gated:
-        raise ValueError(
-            f"{name}.depth: {stack.depth.type} scales the residual branches, which post-norm layers undo; "
-            'use layer.norm = "pre" or "none"'
-        )
 
 
 @config
@@ -115,93 +76,6 @@ class TranslatorConfig:
 
     def build(self, source_vocabulary: int, target_vocabulary: int, pad: int) -> "Translator":
         return Translator(self, source_vocabulary, target_vocabulary, pad)
-
-
-class Planned(nn.Module):
-    """What a model of one stack or two answers about its plans, and what training reads of any model."""
-
-    encoder: Stack
-    encoder_depth: Depth
-    decoder_depth: Depth
-    """`NoLayers` where there is no decoder."""
-    output: nn.Embedding
-    """(V, D) the matrix that makes logits."""
-    output_bias: Tensor | None
-    pad: int
-    parse = staticmethod(parse_depth)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head: nn.Module | None = None
-        """What makes logits where the matrix is not used as it stands (translating/precision.py)."""
-
-    @property
-    def no_target(self) -> int:
-        """What stands in a batch's targets where nothing is to be predicted."""
-        return self.pad
-
-    @property
-    def policies(self) -> dict[str, Depth]:
-        """Of the stacks there are, by name."""
-        both = {"encoder": self.encoder_depth, "decoder": self.decoder_depth}
-        return {name: policy for name, policy in both.items() if not isinstance(policy, NoLayers)}
-
-    def depths(self, key: str = "") -> list[str]:
-        """Every depth this model can be run at, deepest last."""
-        encoder, decoder = self.encoder_depth.plans(key), self.decoder_depth.plans(key)
-        return [depth_name(m, n) for m in sorted(encoder) for n in sorted(decoder)]
-
-    def plan(self, depth: str | None = None, key: str = "") -> Plans:
-        """The plans of a depth such as "6-2", or the deepest ones."""
-        encoder, decoder = (None, None) if depth is None else self.parse(depth)
-        return Plans(self.encoder_depth.plan(Request(encoder, key)), self.decoder_depth.plan(Request(decoder, key)))
-
-    def sample(self, key: str, encoder: Generator, decoder: Generator) -> Plans:
-        """The plans of one training step."""
-        request = Request(key=key)
-        return Plans(self.encoder_depth.sample(request, encoder), self.decoder_depth.sample(request, decoder))
-
-    def noise(self, step: int, encoder: Generator, decoder: Generator) -> BothNoises:
-        """What the gates of one training batch are drawn with."""
-        return self.encoder_depth.noise(step, encoder), self.decoder_depth.noise(step, decoder)
-
-    def gates(
-        self, plans: Plans, key: str, source: Tensor, noise: BothNoises = (None, None)
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The gates of both stacks: of a training step if there is noise, else for inference."""
-        requests = [Request(key=key, tokens=source, pad=self.pad, stack=stack) for stack in (0, 1)]
-        return (
-            self.encoder_depth.gates(plans.encoder, requests[0], noise[0]),
-            self.decoder_depth.gates(plans.decoder, requests[1], noise[1]),
-        )
-
-    def gates_of(
-        self, batch: AnyBatch, plans: Plans, target: Tensor | None = None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Those of a batch. Drawn for a packed one they are (K, 1, N, 1): each part of a joined batch has its own, and
-        a gate's gradient costs less there, a sum along each word beside others instead of one over all words."""
-        parts = batch.parts or (Part(batch.key, batch.noise),)
-        drawn = any(noise is not None for part in parts for noise in part.noise)
-        if not (batch.packed and drawn):
-            return self.gates(plans, parts[0].key, batch.source, parts[0].noise)
-        encoder, decoder = zip(*(self.gates(plans, part.key, batch.source, part.noise) for part in parts))
-        return spread(encoder, batch.source.shape[1]), spread(decoder, 0 if target is None else target.shape[1])
-
-    def logits(self, states: Tensor) -> Tensor:
-        """(…, D) → (…, V)"""
-        if self.head is not None:
-            logits: Tensor = self.head(states)
-            return logits
-        return F.linear(states, self.output.weight, self.output_bias)
-
-
-def spread(parts: Sequence[Tensor | None], words: int) -> Tensor | None:
-    """(K,) gates of each part → (K, 1, N, 1), those of each word; parts have equal shares of the words."""
-    known = [gates for gates in parts if gates is not None]
-    if not known:
-        return None
-    each = torch.stack(known, dim=1)[:, :, None]
-    return each.expand(-1, -1, words // len(known)).reshape(len(each), 1, words, 1)
 
 
 class Translator(Planned):
@@ -348,14 +222,3 @@ def reordered(memories: list[Memory], rows: Tensor) -> list[Memory]:
     """Each memory's rows, copied once where several steps share a memory."""
     done = {id(memory): memory.map(lambda tensor: tensor[rows]) for memory in memories}
     return [done[id(memory)] for memory in memories]
-
-
-def initialise_stack(stack: Stack, settings: StackConfig) -> None:
-    stack.apply(initialise)
-    if settings.initialisation == "depth-scaled":
-        scale_by_depth(stack.layers)
-
-
-def final_norm(layer: LayerConfig) -> nn.Module:
-    """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
-    return FinalNorm(layer.width, layer.norm_epsilon) if layer.norm == "pre" else nn.Identity()

@@ -1,6 +1,5 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +11,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from anydepth.choosing.budget import Guide
-from anydepth.choosing.schedule import Choice, batches, schedule
+from anydepth.choosing.schedule import Choice, schedule
 from anydepth.config import Config
 from anydepth.config import load as load_config
-from anydepth.data.collate import Batch, collate_sources
+from anydepth.data.collate import collate_sources
 from anydepth.data.languages import find_language, known_languages
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
-from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision, changed
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import UserError
+from anydepth.files import checksum
 from anydepth.models import Translator
 from anydepth.plan import Plans
 from anydepth.training import checkpoint as checkpoints
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
 
-SCORE_TOKENS = 4_096
-"""Target tokens scored together at most: each has a logit for every word."""
 ONE = {"n_best": 1}
 
 
@@ -66,7 +64,7 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", set
     if not (folder / "config.toml").is_file():
         raise UserError(f"{folder} is not a run: it has no config.toml")
     config = load_config(folder / "config.toml", settings)
-    file = weights_file(folder, checkpoint)
+    file = checkpoints.weights_file(folder, checkpoint)
     try:
         with safe_open(file, "pt") as opened:
             tokenizer_hash = (opened.metadata() or {}).get("tokenizer")
@@ -96,23 +94,6 @@ def moves_weights(folder: Path, setting: str) -> bool:
         return shapes(setting) != shapes()
     except UserError:  # not valid without the other settings
         return False
-
-
-def weights_file(folder: Path, checkpoint: str) -> Path:
-    """The weights meant by `best`, `last` or the number of a step."""
-    if checkpoint == "best":
-        file = folder / "model.safetensors"
-        if not file.is_file():
-            raise UserError(f"{file}: no such file; it appears with the first validation of a training")
-        return file
-    saved = {str(int(path.name.removeprefix("step-"))): path for path in checkpoints.steps(folder / "checkpoints")}
-    step = next(reversed(saved), "") if checkpoint == "last" else checkpoint
-    if step not in saved:
-        choices = ", ".join(["best", *(["last"] if saved else []), *saved])
-        raise UserError(f"checkpoint {checkpoint!r}: {folder} has {choices}")
-    if problem := checkpoints.damage(saved[step]):
-        raise UserError(f"{saved[step]} is damaged: {problem}")
-    return saved[step] / "model.safetensors"
 
 
 def available_device(name: str) -> torch.device:
@@ -170,7 +151,7 @@ class Run:
     @cached_property
     def weights_hash(self) -> str | None:
         """Tells weights apart: the SHA-256 of their file."""
-        return checkpoints.checksum(self.weights) if self.weights else None
+        return checksum(self.weights) if self.weights else None
 
     def depths(self) -> list[str]:
         """Every depth that the model can be run at."""
@@ -349,41 +330,13 @@ class Run:
             for text, (tokens, score, log_probability) in zip(texts, hypotheses)
         ]
 
-    @torch.no_grad()
     def score(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str | list[int]],
-        depth: str | None = None,
-        *,
-        key: str = "",
+        self, sources: Sequence[str], targets: Sequence[str | list[int]], depth: str | None = None, *, key: str = ""
     ) -> list[float]:
         """The log-probability of each target (a text, or its tokens) and its end, given its source."""
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources but {len(targets)} targets: expected as many")
-        key = key or self.key
-        plans, target = self.plan(depth, key), self.tokenizers.target
-        source_ids = self.sources(sources, key)
-        texts = iter(target.encode([text for text in targets if isinstance(text, str)]))
-        target_ids = [next(texts) if isinstance(given, str) else given for given in targets]
-        self.check_lengths(source_ids, "source line")
-        self.check_lengths(target_ids, "target line")
-        results = [0.0] * len(sources)
-        longest = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids)]
-        for numbers in batches(longest, self.config.decoding.batch, SCORE_TOKENS):
-            batch = Batch(
-                source=collate_sources([self.ended(source_ids[n]) for n in numbers], self.model.pad),
-                target_in=collate_sources([[target.bos, *target_ids[n]] for n in numbers], target.pad),
-                target_out=collate_sources([[*target_ids[n], target.eos] for n in numbers], target.pad),
-                source_packing=None,
-                target_packing=None,
-                key=key,
-                tokens=sum(len(target_ids[n]) + 1 for n in numbers),
-                sentences=len(numbers),
-            )
-            for number, total in zip(numbers, log_probabilities(self.translator, batch.to(self.device), plans)):
-                results[number] = total
-        return results
+        from anydepth.translating.scoring import score
+
+        return score(self, sources, targets, depth, key or self.key)
 
     def sources(self, texts: Sequence[str], key: str) -> list[list[int]]:
         """Token ids of source texts as they were in training: behind the tag of the target language, if there were
@@ -408,23 +361,3 @@ class Run:
         for number, ids in enumerate(sequences, start=1):
             if len(ids) > room:
                 raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
-
-
-def log_probabilities(model: Translator, batch: Batch, plans: Plans) -> list[float]:
-    """Of each target, from one pass over all its words."""
-    logits = model.logits(model(batch, plans))
-    words = torch.log_softmax(logits, dim=-1, dtype=torch.float32).gather(-1, batch.target_out[:, :, None])
-    totals: list[float] = words.squeeze(-1).masked_fill(batch.target_out == model.pad, 0.0).sum(dim=1).tolist()
-    return totals
-
-
-def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:
-    """With other values for some settings; None keeps the run's own."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    known = [field.name for field in dataclasses.fields(DecodingConfig)]
-    for name in given.keys() - set(known):
-        raise UserError(f"{name}: no such decoding setting; there are {', '.join(known)}")
-    try:
-        return dataclasses.replace(decoding, **given)
-    except ValueError as error:
-        raise UserError(str(error)) from None

@@ -155,12 +155,11 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str, times: int = 1, modifiers: int = 0) -> None:
+    def press(self, key: str, modifiers: int = 0) -> None:
         code = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": KEYS[key]}
         typed = {"text": {"Enter": "\r", " ": " "}[key]} if key in ("Enter", " ") and not modifiers else {}
-        for _ in range(times):
-            self.call("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **code, **typed)
-            self.call("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **code)
+        self.call("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **code, **typed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **code)
 
     def type(self, text: str) -> None:
         """Where the focus is."""

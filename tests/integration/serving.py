@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
@@ -16,6 +16,13 @@ from anydepth.serving.jobs import Batch
 from anydepth.serving.served import Served
 from anydepth.serving.service import Limits
 from anydepth.serving.watching import Metrics
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 class Reply(NamedTuple):
@@ -45,6 +52,12 @@ class Client(NamedTuple):
 
     def get(self, path: str, **headers: str) -> Reply:
         return self.send("GET", path, headers=headers)
+
+    def is_healthy(self) -> bool:
+        try:
+            return self.get("/health").status == 200
+        except OSError:  # not listening yet
+            return False
 
     def post(self, path: str, fields: Any, **headers: str) -> Reply:
         return self.send("POST", path, json.dumps(fields).encode(), {"Content-Type": "application/json"} | headers)

@@ -16,9 +16,9 @@ from anydepth.chain.planning import planned
 from anydepth.chain.work import Report, Training, dev_loss
 from anydepth.config import Config
 from anydepth.errors import UserError
+from anydepth.files import checksum
 from anydepth.progress import progress_for
 from anydepth.run import load as load_run
-from anydepth.training import checkpoint
 
 CHAIN = """
 recipe = "tiny.toml"
@@ -110,16 +110,16 @@ def test_a_chain_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "student": tmp_path / "out" / "student",
     }
     assert load_run(left["student"], device="cpu").depths() == ["1-1", "1-2", "2-1", "2-2"]
-    hashes = {name: checkpoint.checksum(left[name] / "model.safetensors") for name in ("teacher", "student")}
+    hashes = {name: checksum(left[name] / "model.safetensors") for name in ("teacher", "student")}
 
     def refuse(*_: object) -> None:
         raise AssertionError("a finished stage is done again")
 
-    monkeypatch.setattr("anydepth.training.loop.train", refuse)
+    monkeypatch.setattr("anydepth.chain.work.train", refuse)
     monkeypatch.setattr("anydepth.run.Run.translations", refuse)
     assert run_chain(tmp_path / "chain.toml", tmp_path / "out", quiet=True) == left
     for name, before in hashes.items():
-        assert checkpoint.checksum(left[name] / "model.safetensors") == before
+        assert checksum(left[name] / "model.safetensors") == before
 
 
 def test_an_interrupted_stage_goes_on(tmp_path: Path) -> None:

@@ -235,8 +235,8 @@ def test_evaluations_in_the_wrong_place_or_of_other_weights(
 
 
 def evaluated(run: Path, out: Path) -> Path:
-    from anydepth.evaluation.filling import evaluate_run, notes_of
     from anydepth.evaluation.texts import read_test_sets
+    from anydepth.reporting.evaluating import evaluate_run, notes_of
     from anydepth.run import load
 
     evaluate_run(load(run), out, read_test_sets(run), ["2-1"], notes=notes_of(run, [], out))

@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from random_runs import write_random_run
 
 import anydepth
 from anydepth.cli import main
-from anydepth.config import Config, dump
-from anydepth.data import distillation
+from anydepth.data import distilled_parts
 from anydepth.data.distillation import distill
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
-from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
-from anydepth.models import StackConfig, Translator, TranslatorConfig
-from anydepth.nn.layers import LayerConfig
 from anydepth.run import Run
-from anydepth.training import checkpoint
 
 WORDS = ["one", "two", "three", "one two", "two two three", "three one"]
 TEXTS = [f"{WORDS[i % 6]} {WORDS[i // 6 % 6]} {WORDS[i * i % 5]}" for i in range(23)]
@@ -32,22 +26,8 @@ BLOCK = 4  # the 23 lines make 6 blocks, the last of 3 lines
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with random weights, in which the end mark is probable."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = Tokenizer.train(["one two three"] * 9, TokenizerConfig(vocabulary=270))
-    stack = StackConfig(layers=2, depth=PrefixConfig())
-    layer = LayerConfig(width=16, ffn=24, heads=2)
-    config = Config(model=TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", max_positions=40))
-    torch.manual_seed(0)
-    model = Translator(config.model, len(tokenizer), len(tokenizer), tokenizer.pad)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-        model.output.weight[tokenizer.eos] = 0.7 * model.norm.bias
-    (folder / "config.toml").write_text(dump(config))
-    TokenizerPair(tokenizer, tokenizer).save(folder)
-    checkpoint.write_weights(checkpoint.weights(model), folder / "model.safetensors")
-    checkpoint.save(folder / "checkpoints", 7, {"model": {n: -w for n, w in model.named_parameters()}}, {}, keep=1)
+    write_random_run(folder)
     return folder
 
 
@@ -159,14 +139,14 @@ def test_line_breaks_in_outputs_do_not_shift_lines(run: Run, source: Path, monke
 KILLED_IN_THE_THIRD_BLOCK = """
 import os, signal, sys
 import anydepth
-from anydepth.data import distillation
+from anydepth.data import distillation, distilled_parts
 
-def put_in_place(part, path, put=distillation.put_in_place):
+def put_in_place(part, path, put=distilled_parts.put_in_place):
     if path.name == "000002.json":
         os.kill(os.getpid(), signal.SIGKILL)
     put(part, path)
 
-distillation.put_in_place = put_in_place
+distilled_parts.put_in_place = put_in_place
 run, source, out, block = sys.argv[1:]
 distillation.distill(anydepth.load(run, "cpu"), source, out, beam=2, block=int(block))
 """
@@ -303,14 +283,14 @@ def test_of_two_that_do_the_same_the_slower_one_is_content(
     assert distill(run, source, out, **work).lines == 23
     assert out.read_bytes() == expected
 
-    out, read_part = source.with_name("other"), distillation.read_part
+    out, read_part = source.with_name("other"), distilled_parts.read_part
 
     def overtaken_reading(path: Path) -> Any:
-        monkeypatch.setattr(distillation, "read_part", read_part)
+        monkeypatch.setattr(distilled_parts, "read_part", read_part)
         distill(run, source, out, **work)
         return read_part(path)
 
-    monkeypatch.setattr(distillation, "read_part", overtaken_reading)
+    monkeypatch.setattr(distilled_parts, "read_part", overtaken_reading)
     assert distill(run, source, out, **work).lines == 23
     assert out.read_bytes() == expected
     assert names(source.parent) == {"train.source", "out", "out.json", "other", "other.json"}

@@ -83,7 +83,6 @@ SHARED = {
     "table9": "many-to-one",
 }
 """The tables of latent depth that have stages in common, by the folder they share (README.md)."""
-COMPARISONS = [name for name in CONTENTS if name.startswith("flexible-depth") and not name.endswith("chain")]
 
 
 def name_of(chain: Path) -> str:

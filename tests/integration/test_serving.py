@@ -23,7 +23,7 @@ for needed in ("fastapi", "uvicorn", "prometheus_client", "py3langid", "libretra
 
 from libretranslatepy import LibreTranslateAPI
 from served_runs import ENGLISH_GERMAN, GOLDEN, TEXTS, calibrated, classifying, summarizing
-from serving import Client, Reply, held, serving
+from serving import Client, Reply, held, serving, wait_for
 
 import anydepth
 from anydepth.run import Run
@@ -383,7 +383,7 @@ def test_the_command_finishes_what_it_has_accepted(run: Run) -> None:
     server = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)
     client, long = Client(port, []), TEXTS * 8
     try:
-        wait_for(lambda: answers(port), 60)
+        wait_for(Client(port, []).is_healthy, 60)
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(client.translate, long) for _ in range(4)]
             wait_for(lambda: client.number('anydepth_queue_texts{run="model"}') > 0)
@@ -427,17 +427,3 @@ def test_languages_can_be_given() -> None:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
-
-
-def answers(port: int) -> bool:
-    try:
-        return Client(port, []).get("/health").status == 200
-    except OSError:
-        return False
-
-
-def wait_for(condition: Any, seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -22,7 +22,7 @@ for needed in ("fastapi", "uvicorn", "prometheus_client", "py3langid"):
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from serving import Client, serving
+from serving import Client, serving, wait_for
 
 import anydepth
 from anydepth.serving.served import Pair
@@ -62,7 +62,7 @@ def command(*arguments: object) -> Iterator[tuple[Client, "subprocess.Popen[str]
     server = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         client = Client(port, [])
-        wait_for(lambda: answers(client), 60)
+        wait_for(client.is_healthy, 60)
         yield client, server
     finally:
         server.kill()
@@ -124,17 +124,3 @@ def test_a_worker_that_dies_is_noticed_and_nobody_waits_for_it() -> None:
         wait_for(lambda: client.get("/health").status == 503)
         assert client.get("/health").content == {"status": "a worker has died"}
         assert client.translate(TEXTS[0]).status == 503
-
-
-def answers(client: Client) -> bool:
-    try:
-        return client.get("/health").status == 200
-    except OSError:
-        return False
-
-
-def wait_for(condition: Any, seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -11,7 +11,7 @@ from anydepth.config import load
 from anydepth.data.builtin import notices
 from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.sources import encode_sources
-from anydepth.data.tokenizer import Tokenizer
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.errors import UserError
 from anydepth.evaluation.attention import read_attention
 from anydepth.evaluation.lead import lead_scores
@@ -192,7 +192,7 @@ def test_the_real_e_mails_fit_their_recipes(path: Path) -> None:
     pairs = list(read_pairs(corpus, "test", Skips()))
     assert len(pairs) == 1906
     assert not any("\n" in text for pair in pairs for text in pair)
-    tokenizer = Tokenizer.train([text for pair in pairs for text in pair], config.tokenizer)
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], config.tokenizer)
     sources = encode_sources([document for document, _ in pairs], tokenizer, config.data)
     assert 0 < sources.cut < 190  # less than one in ten
     assert 5 < lead_scores(*zip(*pairs))[0]["rouge1"] < 30

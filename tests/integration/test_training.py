@@ -22,10 +22,12 @@ from tiny_training import Crash, all_files, config, crash, metrics, outcome, rec
 from anydepth.depth import DepthConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.errors import UserError
+from anydepth.files import put_in_place
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
-from anydepth.training.loop import Diverged, Window, train
+from anydepth.training.loop import train
 from anydepth.training.step import Sums
+from anydepth.training.window import Diverged, Window
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +153,7 @@ def test_a_crash_between_the_two_tokenizers(folder: Path, tmp_path: Path) -> Non
     def put_or_crash(part: Path, path: Path) -> None:
         if path.name == "tokenizer.source.json":
             raise Crash
-        checkpoint.put_in_place(part, path)
+        put_in_place(part, path)
 
     separate, run = config(folder, "tokenizer.joint=false", "model.tie=none", "training.steps=1"), tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:

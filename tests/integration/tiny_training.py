@@ -11,6 +11,7 @@ import pytest
 
 from anydepth.config import Config, loads
 from anydepth.data.builtin import pairs
+from anydepth.files import checksum
 from anydepth.training import checkpoint
 from anydepth.training.journal import Journal, read_metrics
 
@@ -109,12 +110,12 @@ def crash() -> None:
 
 def outcome(run: Path) -> dict[str, Any]:
     """All that must not depend on interruptions: everything in the run but its times."""
-    found: dict[str, Any] = {"model": checkpoint.checksum(run / "model.safetensors"), "metrics": metrics(run)}
+    found: dict[str, Any] = {"model": checksum(run / "model.safetensors"), "metrics": metrics(run)}
     for path in checkpoint.steps(run / "checkpoints"):
         assert checkpoint.damage(path) is None
         state = json.loads((path / "state.json").read_text())
         del state["progress"]["seconds"], state["metrics"]
-        sums = [checkpoint.checksum(path / f"{name}.safetensors") for name in ("model", "optimizer")]
+        sums = [checksum(path / f"{name}.safetensors") for name in ("model", "optimizer")]
         found[path.name] = (*sums, state)
     return found
 
@@ -126,7 +127,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def all_files(run: Path) -> dict[str, str]:
-    return {str(file.relative_to(run)): checkpoint.checksum(file) for file in run.rglob("*") if file.is_file()}
+    return {str(file.relative_to(run)): checksum(file) for file in run.rglob("*") if file.is_file()}
 
 
 def shrunk(folder: Path) -> list[str]:

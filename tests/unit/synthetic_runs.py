@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from anydepth.config import dump, loads
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.evaluation.cells import layers
 from anydepth.evaluation.languages import summed_up
 from anydepth.evaluation.metrics import Scorer
@@ -61,7 +62,7 @@ def toy_translation(reference: list[str], encoder: int, decoder: int, skill: flo
 
 @cache
 def toy_tokenizer() -> TokenizerPair:
-    tokenizer = Tokenizer.train(toy_test_set()[1], TokenizerConfig(vocabulary=300))
+    tokenizer = train_tokenizer(toy_test_set()[1], TokenizerConfig(vocabulary=300))
     return TokenizerPair(tokenizer, tokenizer)
 
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from word_corpora import word_store
 
-from anydepth.data import batching
-from anydepth.data.batching import Batches, BatchingConfig, IndexBatch, Limits, one_pass
+from anydepth.data import batching, cutting
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.collate import Batch, collate, collate_sources, prefetch, stream
+from anydepth.data.cutting import BatchingConfig, Limits, one_pass
 from anydepth.data.store import Store
 from anydepth.errors import UserError
 
@@ -85,7 +86,7 @@ def test_budgets(stores: list[Store], layout: Layout) -> None:
 @both_layouts
 def test_the_source_can_fill_a_batch_too(stores: list[Store], layout: Layout) -> None:
     limits = replace(Limits.of(stores[:1], settings(layout)), source=100)
-    for pairs in batching._batches(stores[0], np.arange(3000), limits):
+    for pairs in cutting.cut(stores[0], np.arange(3000), limits):
         lengths = stores[0].source_lengths[pairs]
         if layout == "padded":
             assert len(pairs) * (-(-lengths.max() // 8) * 8) <= 100
@@ -106,9 +107,9 @@ def test_padded_batches_hold_similar_lengths(stores: list[Store], monkeypatch: p
 
     ours = efficiency()
     assert ours > 0.75  # most of the rest is rounding up to a multiple of 8
-    monkeypatch.setattr(batching, "_by_length", lambda source, target, _: np.lexsort((source, -(-target // 8))))
+    monkeypatch.setattr(cutting, "_by_length", lambda source, target, _: np.lexsort((source, -(-target // 8))))
     assert efficiency() < ours
-    monkeypatch.setattr(batching, "_by_length", lambda source, target, _: np.arange(len(source)))
+    monkeypatch.setattr(cutting, "_by_length", lambda source, target, _: np.arange(len(source)))
     assert efficiency() < 0.7 * ours
 
 
@@ -148,8 +149,8 @@ def test_seeking_makes_only_the_window_at_hand(stores: list[Store], monkeypatch:
         pass
     again = Batches(stores[:1], settings("packed", window=64), seed=5)
     made: list[int] = []
-    cut = batching._batches
-    monkeypatch.setattr(batching, "_batches", lambda *args: (made.append(1), cut(*args))[1])
+    cut = batching.cut
+    monkeypatch.setattr(batching, "cut", lambda *args: (made.append(1), cut(*args))[1])
     again.seek(batches.position())
     assert same(next(again), next(batches))
     assert len(made) <= 3  # of 47 in an epoch; the other stream may have made one, too

@@ -44,9 +44,9 @@ def calibration(timings: list[Timing], speculation: list[Speculation] | None = N
     )
 
 
-def calibrated(run: Run, beam: int = 1, made: Calibration | None = None) -> None:
+def calibrated(run: Run, made: Calibration | None = None) -> None:
     assert run.folder
-    keep(replace(made or calibration(times(SPEEDS)), origin=origin_of(run, beam)), run.folder)
+    keep(replace(made or calibration(times(SPEEDS)), origin=origin_of(run, 1)), run.folder)
     run.guides.clear()
 
 

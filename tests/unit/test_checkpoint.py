@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import anydepth
 from anydepth.errors import UserError
+from anydepth.files import checksum, write_durably
 from anydepth.training import checkpoint
 
 
@@ -55,7 +56,7 @@ def test_the_manifest_has_the_checksum_of_every_file(tmp_path: Path) -> None:
     files = {file.name for file in path.iterdir()} - {"manifest.json"}
     assert manifest["step"] == 7
     assert files == {"model.safetensors", "optimizer.safetensors", "state.json"}
-    assert manifest["sha256"] == {name: checkpoint.checksum(path / name) for name in files}
+    assert manifest["sha256"] == {name: checksum(path / name) for name in files}
     assert checkpoint.damage(path) is None
 
 
@@ -221,7 +222,7 @@ def test_weights_and_texts_are_replaced_in_one_step(tmp_path: Path) -> None:
     before = file.stat().st_ino
     checkpoint.write_weights({"a": torch.ones(3)}, file)
     assert torch.equal(load_file(file)["a"], torch.ones(3))
-    checkpoint.write_text("größer\n", tmp_path / "config.toml")
+    write_durably(tmp_path / "config.toml", "größer\n")
     assert (tmp_path / "config.toml").read_text(encoding="utf-8") == "größer\n"
     assert file.stat().st_ino != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "model.safetensors"]

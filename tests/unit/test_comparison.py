@@ -13,13 +13,13 @@ from synthetic_runs import write_run
 from anydepth.describe import describe_path
 from anydepth.errors import UserError
 from anydepth.evaluation.comparison import Comparison, compare
-from anydepth.evaluation.comparison_page import common_span
 from anydepth.evaluation.differences import differences, enough_samples
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import Scorer
 from anydepth.evaluation.records import read_records
-from anydepth.evaluation.report import write_report
 from anydepth.evaluation.significance import holm, paired_bootstrap
+from anydepth.files import read_lines
+from anydepth.reporting.comparison_page import common_span
+from anydepth.reporting.report import write_report
 
 SENTENCES, SAMPLES = 150, 200
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_run
 
-from anydepth.evaluation.depth_curves import by_depth, depth_curves, families, name_of
 from anydepth.evaluation.records import Record, read_records
-from anydepth.evaluation.report import write_report
+from anydepth.reporting.depth_curves import by_depth, depth_curves, families, name_of
+from anydepth.reporting.report import write_report
 
 BLOCKS = ('model.bridge={type="multiscale"}',)
 DECAY = ("training.optimizer.weight_decay=2e-5", "training.optimizer.decays=encoder")

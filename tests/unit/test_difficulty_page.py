@@ -8,12 +8,12 @@ import pytest
 from synthetic_runs import write_run
 
 from anydepth.evaluation.difficulty import NAMES, Difficulty
-from anydepth.evaluation.difficulty_page import difficulty_part
-from anydepth.evaluation.figures import signed
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.records import read_records
-from anydepth.evaluation.report import write_report
+from anydepth.files import read_lines
+from anydepth.reporting.difficulty_page import difficulty_part
+from anydepth.reporting.figures import signed
+from anydepth.reporting.report import write_report
 
 SENTENCES = 40
 PART = [(7 * number) % 4 for number in range(SENTENCES)]

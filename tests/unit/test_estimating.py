@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from masked_models import tiny_masked_lm
 
 from anydepth.data.tokenizer import MASK, Tokenizer, TokenizerConfig
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.depth.perword import MutualInformationConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
@@ -25,7 +26,7 @@ TEXTS = [("good", "a good film"), ("good", "good good fun"), ("bad", "a bad film
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     texts = ["a good film, fun bad dull another unbelievable"] * 4
-    return Tokenizer.train(texts, TokenizerConfig(vocabulary=330)).with_tokens([MASK])
+    return train_tokenizer(texts, TokenizerConfig(vocabulary=330)).with_tokens([MASK])
 
 
 def flat(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

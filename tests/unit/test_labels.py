@@ -13,11 +13,12 @@ from anydepth.data.corpora import DataConfig
 from anydepth.data.labelled import Labelled, labels_of
 from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
+from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.errors import UserError
-from anydepth.evaluation.coloured import colours, for_page, spoken
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
 from anydepth.evaluation.repeated import repeated
+from anydepth.reporting.coloured import colours, for_page, spoken
 
 
 def written(folder: Path, lines: list[str]) -> Path:
@@ -67,7 +68,7 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> 
 
 
 def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:
-    tokens = Tokenizer.train(["one two three four five six seven"] * 4, TokenizerConfig(vocabulary=300))
+    tokens = train_tokenizer(["one two three four five six seven"] * 4, TokenizerConfig(vocabulary=300))
     file = written(tmp_path, ["b\tone two", "a\tone two three four five six", "b\tthree"])
     corpus = Labelled(path=str(file))
     data = DataConfig(train=(corpus,), max_length=3, max_source=3, tags="begin")
@@ -82,7 +83,7 @@ def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:
 
 def test_a_finished_store_of_some_parts_is_used_as_it_is(tmp_path: Path) -> None:
     """Others may be reading it: made anew, its files would vanish under them."""
-    tokens = Tokenizer.train(["one two three"] * 4, TokenizerConfig(vocabulary=300))
+    tokens = train_tokenizer(["one two three"] * 4, TokenizerConfig(vocabulary=300))
     corpus = Labelled(path=str(written(tmp_path, [f"{n % 2}\tone two" for n in range(8)])), folds=4, leave=(3,))
     made = []
     for _ in range(2):

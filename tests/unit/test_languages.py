@@ -6,12 +6,14 @@ import pytest
 from word_corpora import word_store
 
 from anydepth.config import Config, dump, loads
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.corpora import DataConfig
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.languages import find_language, known_languages
 from anydepth.data.store import Store, tokenize_all
-from anydepth.data.tokenizer import TokenizerConfig, build
+from anydepth.data.tokenizer import TokenizerConfig
+from anydepth.data.tokenizer_training import build
 from anydepth.errors import UserError
 
 CORPORA = """

@@ -9,7 +9,7 @@ from classifiers import labelled_batch, tiny_classifier
 from conftest import PAD
 from test_perword import masked_twin
 
-from anydepth.choosing.leaving import Rule, check_exits, leave_early
+from anydepth.classifying.leaving import Rule, check_exits, leave_early
 from anydepth.config import loads
 from anydepth.data.labelled_batch import NO_LABEL
 from anydepth.depth.full import FullConfig

@@ -10,9 +10,10 @@ import pytest
 import torch
 from masked_models import limits, text_store, tokenizer
 
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.collate import stream, tensors_of
 from anydepth.data.corpora import Text, TextCorpus
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.masking import MaskedBatch, Masker, MaskingConfig
 from anydepth.data.reading import Skips, read_pairs, read_rows
 from anydepth.data.store import Store

@@ -17,12 +17,12 @@ from test_report import Outline
 from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
-from anydepth.evaluation import plots
 from anydepth.evaluation.comparison import compare
-from anydepth.evaluation.layer_pictures import COLUMNS, jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.evaluation.records import read_records
-from anydepth.evaluation.report import write_report
-from anydepth.evaluation.terminal import print_comparison
+from anydepth.reporting import plots
+from anydepth.reporting.layer_pictures import COLUMNS, jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
+from anydepth.reporting.report import write_report
+from anydepth.reporting.terminal import print_comparison
 
 LANGUAGES = ("en-de", "en-fr", "en-nl")
 LAYERS = 9

@@ -12,9 +12,9 @@ from rich.console import Console
 from synthetic_runs import write_run
 
 from anydepth.errors import UserError
-from anydepth.evaluation.pictures import write_pictures
-from anydepth.evaluation.report import write_report
-from anydepth.evaluation.terminal import print_grid, print_samples
+from anydepth.reporting.pictures import write_pictures
+from anydepth.reporting.report import write_report
+from anydepth.reporting.terminal import print_grid, print_samples
 
 VOID = {"meta", "link", "input", "br", "img"}
 

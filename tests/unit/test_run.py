@@ -4,42 +4,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_runs import write_random_run
 from safetensors.torch import load_file, save_file
 
 import anydepth
-from anydepth.choosing.schedule import batches
-from anydepth.config import Config, dump
-from anydepth.data.tokenizer import Tokenizer, TokenizerConfig, TokenizerPair
+from anydepth.data.sources import batches
 from anydepth.decoding.decoder import Precision
-from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
-from anydepth.models import StackConfig, Translator, TranslatorConfig
-from anydepth.nn.layers import LayerConfig
+from anydepth.files import checksum
 from anydepth.run import Run
-from anydepth.training import checkpoint
 
 TEXTS = ["one two three", "", "two", "three three one two one", "  ", "one", "two three", "three one two"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with random weights, in which the end mark is probable: or hardly a translation would end."""
     folder = tmp_path_factory.mktemp("run")
-    tokenizer = Tokenizer.train(["one two three"] * 9, TokenizerConfig(vocabulary=270))
-    stack = StackConfig(layers=2, depth=PrefixConfig())
-    layer = LayerConfig(width=16, ffn=24, heads=2)
-    config = Config(model=TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", max_positions=40))
-    torch.manual_seed(0)
-    model = Translator(config.model, len(tokenizer), len(tokenizer), tokenizer.pad)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-        model.output.weight[tokenizer.eos] = 0.7 * model.norm.bias
-    (folder / "config.toml").write_text(dump(config))
-    TokenizerPair(tokenizer, tokenizer).save(folder)
-    weights = checkpoint.weights(model)
-    checkpoint.write_weights(weights, folder / "model.safetensors")
-    checkpoint.save(folder / "checkpoints", 7, {"model": {n: -w for n, w in weights.items()}}, {}, keep=2)
+    write_random_run(folder)
     return folder
 
 
@@ -53,7 +34,7 @@ def test_a_loaded_run_knows_itself(run: Run, folder: Path) -> None:
     assert (run.device, run.folder) == (torch.device("cpu"), folder)
     assert not run.model.training
     assert run.describe("1-2")["parameters"] < run.describe()["parameters"]
-    assert run.weights_hash == checkpoint.checksum(folder / "model.safetensors")
+    assert run.weights_hash == checksum(folder / "model.safetensors")
 
 
 def test_texts_come_back_in_order_and_empty_ones_empty(run: Run) -> None:

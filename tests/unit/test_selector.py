@@ -33,8 +33,8 @@ from anydepth.choosing.selector_training import (
 from anydepth.choosing.timed import Timed
 from anydepth.choosing.verdict import FILE, read_judgement
 from anydepth.errors import UserError
-from anydepth.evaluation.choosing_page import distribution, tradeoff
 from anydepth.evaluation.metrics import Scorer
+from anydepth.reporting.choosing_page import distribution, tradeoff
 
 DEPTHS = ["1-1", "2-1", "1-2", "2-2"]
 FULL = 3

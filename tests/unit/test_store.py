@@ -226,7 +226,8 @@ def test_errors(tmp_path: Path) -> None:
 MEASURED = """
 import sys, threading
 from pathlib import Path
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.corpora import DataConfig, ParallelText
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import TokenizerPair

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anydepth.evaluation.training_log import mean_curve, read_log
+from anydepth.training.log import mean_curve, read_log
 
 
 def write(path: Path, *lines: dict[str, Any]) -> Path:

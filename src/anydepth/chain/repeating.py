@@ -20,7 +20,6 @@ def repeat(
     seeds: Sequence[int],
     folds: int = 0,
     settings: Sequence[str] = (),
-    quiet: bool = False,
 ) -> dict[str, Path]:
     """Trains and scores a recipe for every seed and, with `folds`, every part of its training corpora as the test set;
     one page shows them, and the means of classifiers. What is done already is skipped. Gives the folder of each run."""
@@ -50,7 +49,7 @@ def repeat(
         needs, page = tuple(work.name for work in scored), folder / "report.html"
         works.append(Report(name="report", stage="report", left=page, needs=needs, shown=shown, curves={}))
     check_all(works)
-    do_all(works, folder, quiet)
+    do_all(works, folder)
     return {name: folder / name for name in runs}
 
 

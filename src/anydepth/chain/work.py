@@ -12,17 +12,28 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from anydepth.choosing.leaving import Rule
+from anydepth.classifying.leaving import Rule
 from anydepth.config import Config, dump
 from anydepth.config import load as load_config
+from anydepth.config_reader import flat
 from anydepth.data.corpora import Split
+from anydepth.data.distillation import device_of_rank, distill
+from anydepth.data.distilled_parts import Files
+from anydepth.describe import describe_training
+from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.difficulty import judge, read_difficulty
 from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
-from anydepth.evaluation.records import DIVERGED
+from anydepth.evaluation.records import DIVERGED, KINDS
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
+from anydepth.files import checksum, write_durably
+from anydepth.models import Translator
 from anydepth.progress import progress_for
+from anydepth.reporting.report import write_report
+from anydepth.run import load as load_run
 from anydepth.training import checkpoint
 from anydepth.training.journal import read_metrics
+from anydepth.training.loop import train
+from anydepth.training.window import Diverged
 
 State = Literal["to do", "interrupted", "done", "diverged", "made otherwise"]
 ENDED: tuple[State, ...] = ("done", "diverged")
@@ -89,13 +100,11 @@ class Training(Work):
         ]
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.training.loop import Diverged, train
-
         try:
             train(self.config, self.left, resume=state == "interrupted", quiet=quiet)
         except Diverged as error:  # in every process of torchrun at the same step
             if os.environ.get("RANK", "0") == "0":
-                checkpoint.write_text(f"{error}\n", self.left / DIVERGED)
+                write_durably(self.left / DIVERGED, f"{error}\n")
         torch.compiler.reset()  # the same code is compiled a few times at most: the next training counts from 0
         if torch.cuda.is_available():
             gc.collect()
@@ -147,19 +156,14 @@ class Distillation(Work):
     batch: int
 
     def state(self) -> State:
-        from anydepth.data.distillation import Files
-
         files, weights = Files(self.left), self.teacher / "model.safetensors"
         if not (files.out.exists() and files.report.exists() and weights.exists()):
             return "interrupted" if files.parts.exists() else "to do"
         made_from = json.loads(files.report.read_bytes())["made_from"]
-        wanted = {"weights": checkpoint.checksum(weights), "depth": self.depth, "beam": self.beam}
+        wanted = {"weights": checksum(weights), "depth": self.depth, "beam": self.beam}
         return "done" if made_from | wanted == made_from else "interrupted"  # and refused when it is taken up
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.data.distillation import device_of_rank, distill
-        from anydepth.run import load as load_run
-
         teacher = load_run(self.teacher, device_of_rank("auto"))
         with progress_for(self.name, "sentences", visible=not quiet) as show:
             distill(teacher, self.source, self.left, self.depth, beam=self.beam, batch=self.batch, progress=show)
@@ -197,9 +201,6 @@ class Evaluation(Work):
 
     def state(self) -> State:
         """Done where the weights that are there now were scored, on whatever machine."""
-        from anydepth.evaluation.cells import depth_name
-        from anydepth.evaluation.records import KINDS
-
         if has_diverged(self.run):
             return "diverged"
         if not self.left.exists():
@@ -211,13 +212,9 @@ class Evaluation(Work):
         whole = not left and scored.issuperset(self.depths) and set(self.languages).issubset(grid.get("languages", ()))
         if not whole or grid | asked | (self.notes or {}) != grid:
             return "interrupted"
-        return "done" if grid["weights"] == checkpoint.checksum(self.run / "model.safetensors") else "to do"
+        return "done" if grid["weights"] == checksum(self.run / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.describe import describe_training
-        from anydepth.models import Translator
-        from anydepth.run import load as load_run
-
         run, depths, folder = load_run(self.run, settings=self.settings), list(self.depths) or None, self.left.parent
         notes = self.notes and {"run": str(self.run), **self.notes, **describe_training(self.run)}
         with progress_for(self.name, "depths", visible=not quiet) as bar:
@@ -234,7 +231,7 @@ class Evaluation(Work):
                 fill_encoder_grid(run, folder, corpora, depths, show, exits=rules, notes=notes)
         if self.apart:
             decoding = replace(run.config.decoding, beam=self.beam, batch=self.batch)
-            checkpoint.write_text(dump(replace(run.config, decoding=decoding)), folder / "config.toml")
+            write_durably(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +249,7 @@ class Judgement(Work):
         found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
         if found is None or not saved or max(found.part) + 1 != self.parts:
             return "to do"
-        return "done" if found.weights == checkpoint.checksum(saved[-1] / "model.safetensors") else "to do"
+        return "done" if found.weights == checksum(saved[-1] / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         with progress_for(self.name, "checkpoints", visible=not quiet) as show:
@@ -286,8 +283,6 @@ class Report(Work):
         return "done" if max(map(modified, made)) <= modified(self.left) else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
-        from anydepth.evaluation.report import write_report
-
         runs = {name: folders_of(works) for name, works in self.shown.items()}
         runs |= {name: [run] for name, run in self.curves.items()}
         write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
@@ -305,11 +300,3 @@ def has_diverged(run: Path) -> bool:
 
 def modified(path: Path) -> float:
     return path.stat().st_mtime
-
-
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`training.steps` → 10."""
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return result

@@ -19,8 +19,8 @@ import numpy as np
 
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import machine
+from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run

@@ -14,9 +14,9 @@ from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.files import read_lines, write_lines
 from anydepth.evaluation.languages import TestSet
-from anydepth.evaluation.report import write_report
+from anydepth.files import read_lines, write_lines
+from anydepth.reporting.report import write_report
 from anydepth.run import Run
 from anydepth.training.distributed import stay
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from anydepth.choosing.schedule import SEARCH_TOKENS, batches
+from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.data.sources import batches
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import Scorer
+from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run

@@ -16,9 +16,9 @@ from anydepth.choosing.selector_training import explained
 from anydepth.choosing.timed import Timed, decode_timed
 from anydepth.choosing.verdict import FILE, Difference, Judgement, Row
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import Array, Statistics, signatures
 from anydepth.evaluation.significance import Resampling, interval, p_value
+from anydepth.files import write_atomically
 from anydepth.run import Progress, Run
 
 PRICES = 12

@@ -23,11 +23,10 @@ from anydepth.data.distillation import BLOCK, distill
 from anydepth.data.lines import count_lines, read_lines
 from anydepth.data.reading import Skips, read_pairs
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import Array, Statistics, sacrebleu_metrics, score_of_counts
+from anydepth.files import checksum, write_atomically
 from anydepth.plan import parse_depth
 from anydepth.run import Progress, Run
-from anydepth.training.checkpoint import checksum
 from anydepth.training.distributed import stay
 
 

@@ -1,11 +1,11 @@
 """Texts into batches, each with the depth and the settings it is decoded with."""
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from anydepth.choosing.budget import Chosen, Guide
+from anydepth.data.sources import batches
 from anydepth.decoding.decoder import DecodingConfig
 from anydepth.errors import UserError
 
@@ -102,13 +102,3 @@ def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, gui
         where = f"at depth {depth} no batch of more than {found.batch} was calibrated"
     warnings.warn(f"speculation is off: {where}", stacklevel=2)
     return replace(decoding, speculate=False)
-
-
-def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    start = 0
-    while start < len(order):
-        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
-        yield order[start : start + count]
-        start += count

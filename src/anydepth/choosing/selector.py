@@ -36,8 +36,8 @@ from anydepth.choosing.selector_training import (
 )
 from anydepth.config_reader import read
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import Array
+from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run, Translation

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from anydepth.choosing.sizes import Size, Sizes
-from anydepth.evaluation import plots
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.metrics import METRICS
+from anydepth.files import write_atomically
+from anydepth.reporting import plots
 
 STYLE = Path(plots.__file__).parent / "report.css"
 

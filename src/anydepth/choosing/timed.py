@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from anydepth.evaluation.files import read_lines, write_atomically, write_lines
 from anydepth.evaluation.grid import hash_of, machine
 from anydepth.evaluation.metrics import Array, Scorer, Statistics
+from anydepth.files import read_lines, write_atomically, write_lines
 from anydepth.run import Progress, Run
 
 T = TypeVar("T")

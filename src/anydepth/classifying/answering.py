@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, leave_early
+from anydepth.classifying.leaving import Rule, leave_early
 from anydepth.classifying.word_places import PlacesByShape
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord

@@ -7,14 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, check_exits
+from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
+from anydepth.data.sources import batches
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.estimating.sources import DepthSource
 from anydepth.nn.perword import lay_out
-from anydepth.run import Progress, Run, batches
+from anydepth.run import Progress, Run
 
 TOKENS = 8192
 """Classified together at most, padding included."""

@@ -39,7 +39,7 @@ def parse_numbers(flag: str, text: str) -> list[int]:
 
 def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     """What `--depth auto` stands for; says why on stderr."""
-    from anydepth.run import changed
+    from anydepth.decoding.decoder import changed
 
     decoding = changed(run.config.decoding, settings)
     found = run.guide(decoding.beam, precision=decoding.precision).options.automatic(decoding.batch)

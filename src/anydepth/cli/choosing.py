@@ -131,7 +131,7 @@ def selector(
     """Learn to choose a depth for every sentence before it is decoded: `translate --depth selector`."""
     from anydepth.choosing.commands import judge_selector, make_selector
     from anydepth.data.distillation import device_of_rank
-    from anydepth.evaluation.terminal import print_judgement
+    from anydepth.reporting.terminal import print_judgement
     from anydepth.run import load
 
     loaded, folder = load(run, device_of_rank(device)).in_language(language), out or run / "selector"

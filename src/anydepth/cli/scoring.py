@@ -12,9 +12,9 @@ from anydepth.cli.app import Batch, Beam, Depth, Device, Json, Language, RunFold
 from anydepth.cli.asking import parse_depths
 from anydepth.cli.showing import report_runs, show_grid
 from anydepth.errors import UserError
-from anydepth.evaluation.filling import evaluate_encoder, evaluate_run, notes_of
 from anydepth.evaluation.texts import corpora_for_test, read_test_set, read_test_sets
 from anydepth.progress import progress_bar, progress_for
+from anydepth.reporting.evaluating import evaluate_encoder, evaluate_run, notes_of
 
 
 @app.command()
@@ -48,7 +48,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score and time a run at many depths, in all its languages: grid.json and report.html."""
-    from anydepth.choosing.leaving import Rule
+    from anydepth.classifying.leaving import Rule
     from anydepth.config import load as load_config
     from anydepth.data.corpora import Labelled, Text
     from anydepth.run import load
@@ -107,7 +107,7 @@ def report(
     """Put one run, or several compared, on one HTML page."""
     report_runs(runs, out, baseline, as_json)
     if pictures:
-        from anydepth.evaluation.pictures import write_pictures
+        from anydepth.reporting.pictures import write_pictures
 
         print(f"{len(write_pictures(out, pictures))} figures are in {pictures}.", file=sys.stderr if as_json else None)
 
@@ -117,7 +117,7 @@ def oracle(run: RunFolder, as_json: Json = False) -> None:
     """Show what the best depth for every sentence would give, and which depths that takes."""
     from anydepth.choosing.oracle import oracle
     from anydepth.evaluation.records import read_records
-    from anydepth.evaluation.terminal import print_oracle
+    from anydepth.reporting.terminal import print_oracle
 
     (record,) = read_records([run])
     with progress_bar("scoring") as bar:
@@ -138,7 +138,7 @@ def difficulty(
 ) -> None:
     """Judge how difficult every test sentence is; reports then score runs on easy and difficult ones."""
     from anydepth.evaluation.difficulty import judge
-    from anydepth.evaluation.report import write_report
+    from anydepth.reporting.report import write_report
 
     source, reference = read_test_set(run)
     with progress_for("judging", "checkpoints") as show:
@@ -157,7 +157,7 @@ def attention(
 ) -> None:
     """Show in the report where the words of a translation, or of a summary, look."""
     from anydepth.evaluation.attention import write_attention
-    from anydepth.evaluation.report import write_report
+    from anydepth.reporting.report import write_report
     from anydepth.run import load
 
     write_attention(load(run, device).in_language(language), text, depth)

@@ -29,7 +29,7 @@ def print_outputs(
 ) -> list[str]:
     """What a run makes of the lines of a file, or of stdin, to stdout or another file; gives the lines back. At a
     terminal every line is answered at once."""
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.files import write_atomically
 
     if file is None and sys.stdin.isatty():
         for number, line in enumerate(sys.stdin, start=1):
@@ -72,9 +72,10 @@ def telling_chosen_depths(decode: Callable[..., list[list["Translation"]]]) -> C
 
 def show_grid(grid: dict[str, Any]) -> None:
     """The grid and some translations, on stdout; of several languages their scores."""
-    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
-    from anydepth.evaluation.perplexity import is_perplexity, print_perplexities
-    from anydepth.evaluation.terminal import print_grid, print_languages, print_samples
+    from anydepth.evaluation.accuracy import is_accuracy
+    from anydepth.evaluation.perplexity import is_perplexity
+    from anydepth.reporting.encoder_tables import print_accuracies, print_perplexities
+    from anydepth.reporting.terminal import print_grid, print_languages, print_samples
 
     console = Console(highlight=False)
     if is_accuracy(grid):
@@ -90,8 +91,9 @@ def show_grid(grid: dict[str, Any]) -> None:
 
 def show_repeated(name: str, runs: Sequence[Path]) -> None:
     """The means of classifiers that were trained several times; of other runs the report has the scores."""
-    from anydepth.evaluation.accuracy import is_accuracy, print_accuracies
+    from anydepth.evaluation.accuracy import is_accuracy
     from anydepth.evaluation.records import read_records
+    from anydepth.reporting.encoder_tables import print_accuracies
 
     if not all((run / "grid.json").exists() for run in runs):
         return
@@ -105,7 +107,7 @@ def show_words(found: Sequence["Labelling"], layers: int) -> None:
     """Each text with its label, its words in the colour of their depth."""
     from rich.text import Text
 
-    from anydepth.evaluation.coloured import for_terminal
+    from anydepth.reporting.coloured import for_terminal
 
     console = Console(highlight=False, soft_wrap=True)
     for one in found:
@@ -133,8 +135,8 @@ def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: boo
     """Writes the page; of several runs also prints how they compare."""
     from anydepth.evaluation.comparison import compare
     from anydepth.evaluation.records import kind_of, read_records
-    from anydepth.evaluation.report import write_page
-    from anydepth.evaluation.terminal import print_comparison
+    from anydepth.reporting.report import write_page
+    from anydepth.reporting.terminal import print_comparison
 
     records = read_records(runs)
     if kind_of(records) != "translation":

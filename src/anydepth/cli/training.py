@@ -10,9 +10,9 @@ import typer
 from anydepth.cli.app import Batch, Beam, Depth, Device, Language, RunFolder, Settings, app, complain
 from anydepth.cli.showing import show_grid, show_repeated
 from anydepth.errors import UserError
-from anydepth.evaluation.filling import evaluate_run
 from anydepth.evaluation.texts import read_test_sets
 from anydepth.progress import progress_for
+from anydepth.reporting.evaluating import evaluate_run
 
 
 @app.command()

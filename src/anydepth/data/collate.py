@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.data.batching import Batches, IndexBatch
+from anydepth.data.cutting import Limits
 from anydepth.data.store import Store
 from anydepth.plan import BothNoises, Part
 

@@ -1,33 +1,38 @@
 """Sequence-level distillation (Kim and Rush, 2016): students learn from what a teacher makes of a corpus's source.
 
-The source is read in blocks. Each finished block becomes a file in `OUT.parts/`, put there in one step, so that a kill
-loses the blocks in work and nothing else; block b belongs to process b modulo their number. Whoever finds all blocks
-there puts them together as OUT. `OUT.parts/journal.json`, and later `OUT.json`, say what they were made from: parts of
-other weights, settings or sources are never mixed.
+The source is read in blocks, and every finished one is kept (distilled_parts.py); block b belongs to process b modulo
+their number. Whoever finds all blocks there puts them together as OUT.
 
 Line n of OUT translates line n of the source. What cannot be translated gives an empty line, which training skips.
 """
 
-import gzip
 import json
 import os
-import secrets
-import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from anydepth.data.distilled_parts import (
+    Files,
+    as_json,
+    in_one_step,
+    is_finished,
+    read_json,
+    refuse_changes,
+    unless_finished,
+    write_parts,
+)
 from anydepth.data.lines import OVER_LONG, Line, count_lines, read_lines
 from anydepth.data.reading import EMPTY, Skips
+from anydepth.decoding.decoder import changed
 from anydepth.errors import UserError
-from anydepth.run import Progress, Run, changed
-from anydepth.training.checkpoint import checksum, flush, put_in_place
+from anydepth.files import checksum
+from anydepth.run import Progress, Run
 from anydepth.training.distributed import Ranks, add_up, agree, first_does, join, leave
 
 BLOCK = 4_000
@@ -112,44 +117,6 @@ def device_of_rank(device: str) -> str:
 
 
 @dataclass(frozen=True)
-class Files:
-    """The output and what stands beside it."""
-
-    out: Path
-
-    @property
-    def report(self) -> Path:
-        return self.out.with_name(f"{self.out.name}.json")
-
-    @property
-    def parts(self) -> Path:
-        return self.out.with_name(f"{self.out.name}.parts")
-
-    @property
-    def journal(self) -> Path:
-        return self.parts / "journal.json"
-
-    def part(self, number: int) -> Path:
-        return self.parts / f"{number:06d}.json"
-
-    def missing(self, blocks: int) -> list[int]:
-        present = set(os.listdir(self.parts))
-        return [number for number in range(blocks) if self.part(number).name not in present]
-
-    def aside(self) -> Path:
-        """A name for a folder of parts that is not in use yet, or no longer."""
-        return self.out.with_name(f".{self.parts.name}-{secrets.token_hex(8)}")
-
-    def remove_parts(self) -> None:
-        """Also what kills left. A folder that loses its name first is never found half removed."""
-        with suppress(FileNotFoundError):  # another shard was faster
-            os.rename(self.parts, self.aside())
-        for path in self.out.parent.iterdir():
-            if path.name.startswith(f".{self.parts.name}-"):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(frozen=True)
 class Teacher:
     """A run, and how it translates."""
 
@@ -200,50 +167,12 @@ def prepare(files: Files, source: Path, teacher: Teacher, block: int) -> bool:
         lines = count_lines(source)
         if not lines:
             raise UserError(f"{source}: there is no line to translate")
-        draft = files.aside()
-        draft.mkdir()
-        with in_one_step(draft / files.journal.name, draft) as file:
-            file.write(as_json({"made_from": made_from, "lines": lines, "blocks": -(-lines // block)}))
-        try:
-            os.rename(draft, files.parts)
-        except OSError:  # another shard was faster
-            shutil.rmtree(draft)
-        flush(files.out.parent)
+        files.begin_parts({"made_from": made_from, "lines": lines, "blocks": -(-lines // block)})
     journal = read_json(files.journal)
     if journal is None or "made_from" not in journal:
         raise UserError(f"{files.parts} has no journal.json that can be read: remove it, or choose another output")
     refuse_changes(files.parts, journal, made_from)
     return False
-
-
-def is_finished(files: Files, made_from: dict[str, Any]) -> bool:
-    report = read_json(files.report)
-    if report is None or "made_from" not in report:
-        for path in (files.out, files.report):
-            if path.exists():
-                raise UserError(f"{path} exists and is not the result of a distillation: choose another output")
-        return False
-    if not files.out.exists():
-        return False
-    refuse_changes(files.out, report, made_from)
-    return True
-
-
-def refuse_changes(path: Path, record: dict[str, Any], made_from: dict[str, Any]) -> None:
-    before = record["made_from"]
-    changes = [
-        f"{name} was {brief(before.get(name))} and is {brief(made_from.get(name))}"
-        for name in dict.fromkeys([*before, *made_from])
-        if before.get(name) != made_from.get(name)
-    ]
-    if changes:
-        raise UserError(f"{path} was made otherwise: {', '.join(changes)}; remove it, or choose another output")
-
-
-def brief(value: Any) -> str:
-    """A value in a message; of a checksum, its beginning."""
-    text = str(value)
-    return f"{text[:8]}…" if len(text) == 64 else text or "empty"
 
 
 # ---- the work
@@ -310,69 +239,3 @@ def assemble(files: Files, source: Path, teacher: Teacher) -> int:
                 beside.write(as_json(report, indent=1))
         files.remove_parts()
     return 0
-
-
-def write_parts(files: Files, journal: dict[str, Any], file: BinaryIO) -> Skips:
-    """All translations in order. Compressed without name and time: the same translations are the same bytes."""
-    lines, skips = 0, Skips()
-    with gzip.GzipFile("", "wb", 6, file, mtime=0) if files.out.suffix == ".gz" else nullcontext(file) as text:
-        for number in range(journal["blocks"]):
-            translations, more = read_part(files.part(number))
-            if len(translations) != min(journal["made_from"]["block"], journal["lines"] - lines):
-                raise damaged(files.part(number))
-            text.write("".join(f"{line}\n" for line in translations).encode())
-            lines, skips = lines + len(translations), skips + more
-    return skips
-
-
-def read_part(path: Path) -> tuple[list[str], Skips]:
-    try:
-        part = json.loads(path.read_bytes())
-        return part["translations"], Skips(**part["skips"])
-    except (ValueError, KeyError, TypeError):
-        raise damaged(path) from None
-
-
-def damaged(part: Path) -> UserError:
-    return UserError(f"{part} is damaged: remove this file and run again")
-
-
-# ---- files
-
-
-@contextmanager
-def in_one_step(path: Path, folder: Path) -> Iterator[BinaryIO]:
-    """A file that is written in `folder` and gets its name when it is whole and on the disk."""
-    scratch = folder / f".part-{secrets.token_hex(8)}"
-    try:
-        with scratch.open("wb") as file:
-            yield file
-        put_in_place(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-@contextmanager
-def unless_finished(files: Files) -> Iterator[None]:
-    """Of two processes that do the same, the slower one finds the parts gone and the output there: that is fine."""
-    try:
-        yield
-    except FileNotFoundError:
-        if files.parts.exists() or not files.out.exists():
-            raise
-    except OSError as error:  # most likely a full disk
-        reason = error.strerror or error
-        raise UserError(f"{files.parts}: cannot be written: {reason}; finished blocks are kept, run again") from None
-
-
-def as_json(value: dict[str, Any], indent: int | None = None) -> bytes:
-    return json.dumps(value, ensure_ascii=False, indent=indent).encode()
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if there is no such file or no object in it."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.data.batching import Limits
 from anydepth.data.collate import Packing, mapped, one_row, pack, pad_rows
+from anydepth.data.cutting import Limits
 from anydepth.data.store import Store
 from anydepth.nn.perword import Words, lay_out
 from anydepth.plan import BothNoises, Part

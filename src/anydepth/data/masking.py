@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from anydepth.config_class import config
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.collate import Packing, mapped, one_row, pack, pad_rows
+from anydepth.data.cutting import Limits
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.plan import BothNoises, Part

@@ -1,7 +1,7 @@
-"""Source texts to token ids, the same way in training and afterwards."""
+"""Source texts to token ids, the same way in training and afterwards; and which of them are read together."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from anydepth.data.corpora import DataConfig
@@ -41,3 +41,13 @@ def split_sentences(text: str) -> list[str]:
     """Cut after full stops, question and exclamation marks that white space follows; also after those of
     abbreviations, which nobody can tell without knowing the language."""
     return [sentence for sentence in BETWEEN_SENTENCES.split(text.strip()) if sentence]
+
+
+def batches(lengths: list[int], sentences: int, tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts of similar length, the longest first: at most so many, and so many tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    start = 0
+    while start < len(order):
+        count = max(1, min(sentences, tokens // (lengths[order[start]] + 1)))
+        yield order[start : start + count]
+        start += count

@@ -4,8 +4,9 @@ Shapes, here and in the searches: B sentences, K hypotheses of each (the beam), 
 V words.
 """
 
+import dataclasses
 import math
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -135,6 +136,18 @@ class DecodingConfig:
         """The most tokens each translation may have, from the tokens of its source."""
         lengths = (source_lengths * self.max_ratio).long() + self.max_extra
         return lengths.clamp(max=self.max_length) if self.max_length else lengths
+
+
+def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:
+    """With other values for some settings; None keeps the run's own."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    known = [field.name for field in dataclasses.fields(DecodingConfig)]
+    for name in given.keys() - set(known):
+        raise UserError(f"{name}: no such decoding setting; there are {', '.join(known)}")
+    try:
+        return dataclasses.replace(decoding, **given)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _require(holds: bool, setting: str, expected: str, value: object) -> None:

@@ -24,8 +24,8 @@ from anydepth.estimating.pictures import draw, some_of
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Agreement, agreement, depths_of
 from anydepth.estimating.sources import Guessing, per_word, word_depths
+from anydepth.files import write_durably
 from anydepth.run import load as load_run
-from anydepth.training.checkpoint import write_text
 
 Array = np.ndarray
 
@@ -111,7 +111,7 @@ def estimate_reconstruction(
     losses = guessing.losses(ids, lengths, pieces)
     depths, layers = depths_of(losses, penalty), losses.shape[1]
     real = ~pieces.special[ids]
-    write_text("".join(jsonl(ids, lengths, whole(depths, ids, lengths, pieces, layers, chosen), pieces)), out)
+    write_durably(out, "".join(jsonl(ids, lengths, whole(depths, ids, lengths, pieces, layers, chosen), pieces)))
     alike = None
     if compare:
         exact = Guessing(run, replace(asked, every=0))

@@ -23,7 +23,7 @@ import numpy as np
 from anydepth.depth.perword import MutualInformationConfig
 from anydepth.errors import UserError
 from anydepth.estimating.pieces import Pieces
-from anydepth.training.checkpoint import write_text
+from anydepth.files import write_durably
 
 Array = np.ndarray
 Word = tuple[int, ...]
@@ -63,7 +63,7 @@ class WordDepths:
         for word, value in sorted(self.information.items(), key=lambda item: (-item[1], item[0])):
             numbers = " ".join(map(str, word))
             lines.append(f"{pieces.name(word)}\t{numbers}\t{self.texts[word]}\t{value:.9g}\t{self.depths[word]}")
-        write_text("\n".join(lines) + "\n", file)
+        write_durably(file, "\n".join(lines) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> "WordDepths":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from anydepth.config import Config
 from anydepth.data.store import Store, locked
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.depth.perword import (
@@ -21,7 +22,6 @@ from anydepth.estimating.mutual_information import WordDepths, estimate
 from anydepth.estimating.pieces import Pieces, with_special
 
 if TYPE_CHECKING:
-    from anydepth.config import Config
     from anydepth.run import Run
 
 Array = np.ndarray
@@ -117,13 +117,13 @@ class Guessing:
         return np.load(file)
 
 
-def per_word(config: "Config") -> PerWordConfig | None:
+def per_word(config: Config) -> PerWordConfig | None:
     """The settings of depth per word, where a model has it."""
     depth = config.model.encoder.depth
     return depth if isinstance(depth, PerWordConfig) else None
 
 
-def source_of(config: "Config", tokenizer: Tokenizer, folder: Path, device: str = "auto") -> DepthSource | None:
+def source_of(config: Config, tokenizer: Tokenizer, folder: Path, device: str = "auto") -> DepthSource | None:
     """Of a run in this folder; None where its words have no depths of their own, or the model decides itself."""
     settings, layers = per_word(config), config.model.encoder.layers
     if settings is None or isinstance(settings.estimate, HaltingConfig):
@@ -157,7 +157,7 @@ def guessing(settings: ReconstructionConfig, layers: int, tokenizer: Tokenizer, 
     return found
 
 
-def write_word_depths(config: "Config", stores: list[Store], tokenizer: Tokenizer, file: Path) -> WordDepths | None:
+def write_word_depths(config: Config, stores: list[Store], tokenizer: Tokenizer, file: Path) -> WordDepths | None:
     """Estimates depths from training texts and their labels, where that is how a model gets them."""
     settings = per_word(config)
     if settings is None or not isinstance(settings.estimate, MutualInformationConfig):

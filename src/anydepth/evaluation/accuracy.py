@@ -16,14 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
 
-from anydepth.choosing.leaving import Rule, check_exits
-from anydepth.classifying.answering import Answer, Answering, answer
-from anydepth.data.batching import BatchingConfig, Limits, one_pass
+from anydepth.classifying.answering import Answer, Answering
+from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
@@ -31,16 +26,14 @@ from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, machine
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
+from anydepth.files import write_atomically
 from anydepth.plan import Plans
 from anydepth.run import Run
-from anydepth.tasks.classification import Classification
+from anydepth.tasks.classification import Classification, in_place
 
 Array = np.ndarray
-TOKENS = 8192
-"""Of a batch, padding included, where nobody asks for a number of texts."""
 EXITS = "exits"
 """Of a grid: cells of texts that leave early, beside the depths."""
 SAMPLES, SAMPLE_WORDS = 6, 80
@@ -75,7 +68,7 @@ def evaluate_labels(
             for number, corpus in enumerate(corpora)
         ]
         settings = settings_of(run, stores, batch) | (notes or {})
-        asked = in_batches(task, stores, batch)
+        asked = task.in_batches(stores, batch)
     cells, left = measured_before(out / "grid.json", settings)
     model = run.classifier
     right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
@@ -125,28 +118,6 @@ def settings_of(run: Run, stores: list[Store], batch: int) -> dict[str, Any]:
         "test_set": words.hexdigest(),
         "weights": run.weights_hash,
     }
-
-
-def in_batches(task: Classification, stores: Sequence[Store], batch: int = 0) -> list[tuple[Array, LabelledBatch]]:
-    """All texts, those of similar length together, each batch with the places of its texts among all."""
-    found, before = [], 0
-    for store in stores:
-        config = BatchingConfig(tokens=max(TOKENS, store.longest_source), layout="padded", lengths=1)
-        limits = Limits.of([store], config)
-        order = np.argsort(store.source_lengths, kind="stable")
-        cuts = [order[start : start + batch] for start in range(0, len(order), batch)] if batch else None
-        for texts in cuts or one_pass(store, config, limits):
-            found.append((before + texts, task.held_out(store, texts, limits)))
-        before += len(store)
-    return found
-
-
-def in_place(each: Sequence[Tensor], places: Sequence[Array]) -> Array:
-    """One number a text, batch by batch, in the order of the test set."""
-    result = np.empty(sum(map(len, places)), dtype=np.int64)
-    for numbers, where in zip(each, places):
-        result[where] = numbers.cpu().numpy()
-    return result
 
 
 def timed(
@@ -207,17 +178,6 @@ def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str
     return [shown[place] for place in sorted(shown)[:SAMPLES]]
 
 
-def predict(model: Classifier, task: Classification, stores: Sequence[Store], plans: Plans) -> tuple[Array, Array]:
-    """The labels found for all texts, and the right ones."""
-    batches = in_batches(task, stores)
-    places = [where for where, _ in batches]
-    device = model.output.weight.device
-    with torch.no_grad():  # not recorded: the weights may be in training
-        found = [answer(model, batch.to(device), plans) for _, batch in batches]
-    right = in_place([batch.target_out for _, batch in batches], places)
-    return in_place([each.logits.argmax(-1) for each in found], places), right
-
-
 def depth_of_words(found: Sequence[Answer], layers: int) -> dict[str, Any]:
     """Of words with depths of their own: the mean, and how many have each depth from 1 on."""
     words = [each.depths for each in found if each.depths is not None]
@@ -244,21 +204,3 @@ def write_labels(file: Path, labels: Array, model: Classifier) -> None:
 def is_accuracy(grid: dict[str, Any]) -> bool:
     """Whether a grid is a classifier's."""
     return "accuracy" in grid["cells"][0]
-
-
-def print_accuracies(console: Console, grid: dict[str, Any]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    words = any("mean_depth" in cell for cell in [*grid["cells"], *grid.get(EXITS, ())])
-    for heading in ("depth", *(("words",) if words else ()), "accuracy", "95 %", "F1", "seconds", "size"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for cell in [*grid["cells"], *grid.get(EXITS, ())]:
-        low, high = cell["interval"]
-        mean = (f"{cell['mean_depth']:.2f}" if "mean_depth" in cell else "",) if words else ()
-        spread = f" ± {cell['deviation']:.2f}" if "deviation" in cell else ""
-        quality = (f"{cell['accuracy']:.2f}{spread}", f"{low:.1f}–{high:.1f}", f"{cell['macro_f1']:.2f}")
-        cost = (f"{cell['seconds']:.2f}", f"{cell['parameters'] / 1e6:.2f} M")
-        table.add_row(cell.get("exit") or depth_name(cell), *mean, *quality, *cost)
-    table.caption = f"of {grid['sentences']:,} texts and {len(grid['labels'])} labels; macro-F1"
-    if words:
-        table.caption += "; words: their mean depth"
-    console.print(table)

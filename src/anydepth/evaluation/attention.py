@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.data.collate import Batch, collate_sources
-from anydepth.evaluation.files import write_atomically
+from anydepth.files import write_atomically
 from anydepth.nn.attention import CrossAttention
 from anydepth.nn.layers import Layer
 from anydepth.run import Run

@@ -34,9 +34,9 @@ def fastest(cells: Sequence[Cell]) -> Cell:
     return min(cells, key=lambda cell: cell["seconds"])
 
 
-def fastest_within(cells: Sequence[Cell], loss: float, quality: str = "") -> Cell:
+def fastest_within(cells: Sequence[Cell], loss: float) -> Cell:
     """The fastest depth that loses at most `loss` points against the best one."""
-    quality = quality or main_metric(cells[0])
+    quality = main_metric(cells[0])
     floor = best(cells, quality)[quality] - loss
     return fastest([cell for cell in cells if cell[quality] >= floor])
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anydepth.errors import UserError
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import hash_of
+from anydepth.files import checksum, write_atomically
 from anydepth.training import checkpoint
 
 FILE = "difficulty.json"
@@ -72,7 +72,7 @@ def judge(
     mean, deviation = np.mean(losses, axis=0), np.std(losses, axis=0)
     found = Difficulty(
         steps=[checkpoint.step_of(path) for path in paths],
-        weights=checkpoint.checksum(paths[-1] / "model.safetensors"),
+        weights=checksum(paths[-1] / "model.safetensors"),
         test_set=hash_of(source, reference),
         mean=mean.tolist(),
         deviation=deviation.tolist(),

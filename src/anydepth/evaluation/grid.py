@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, layers
-from anydepth.evaluation.files import read_lines, write_atomically, write_lines
 from anydepth.evaluation.lead import lead_scores
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.samples import choose_samples
 from anydepth.evaluation.statistics import STATISTICS, keep_statistics
+from anydepth.files import read_lines, write_atomically, write_lines
 from anydepth.plan import parse_depth
 
 Progress = Callable[[int, int, str], None]
@@ -33,13 +33,17 @@ WARM_UP_SENTENCES = 8
 
 
 class Run(Protocol):
-    """What the grid asks of a trained model. `describe(depth)["parameters"]` is used where it exists, so is
-    `weights_hash`; without it the weights are told by the hash of `model.safetensors` beside the grid."""
+    """What the grid asks of a trained model."""
 
     @property
     def device(self) -> Any: ...
 
+    @property
+    def weights_hash(self) -> str | None: ...
+
     def depths(self) -> list[str]: ...
+
+    def describe(self, depth: str) -> dict[str, Any]: ...
 
     def translate(self, texts: list[str], *, depth: str, beam: int, batch: int) -> list[str]: ...
 
@@ -69,18 +73,9 @@ def evaluate(
     depths = _checked(run, source, reference, depths)
     kind: type[AnyStatistics] = RougeStatistics if summaries else Statistics
     scorer = kind.scorer(reference, lowercase)
-    settings = {
-        "signatures": scorer.signatures,
-        "batch": batch,
-        "beam": beam,
-        "device": str(run.device),
-        "machine": machine(str(run.device)),
-        "sentences": len(source),
-        "test_set": hash_of(source, reference),
-        "weights": _weights_hash(run, out),
-        **({"lead": lead_scores(source, reference)} if summaries else {}),
-        **(notes or {}),
-    }
+    settings = {"signatures": scorer.signatures, "batch": batch, "beam": beam} | _asked(run, source, reference)
+    settings |= {"lead": lead_scores(source, reference)} if summaries else {}
+    settings |= notes or {}
     decode: Decode = run.summarize if summaries else run.translate
     measured = _measured_before(out, settings, len(source))
     for done, depth in enumerate(depths):
@@ -92,7 +87,7 @@ def evaluate(
         statistics = scorer.statistics(hypotheses)
         encoder, decoder = parse_depth(depth)
         cell = {"encoder": encoder, "decoder": decoder, **statistics.scores()}
-        cell |= {"seconds": seconds} | _parameters(run, depth)
+        cell |= {"seconds": seconds, "parameters": run.describe(depth)["parameters"]}
         if not measured:
             _begin(out, source, reference)
         measured[depth] = (cell, hypotheses)
@@ -103,6 +98,17 @@ def evaluate(
         progress(len(depths), len(depths), "")
     grid: dict[str, Any] = json.loads((out / "grid.json").read_text(encoding="utf-8"))
     return grid
+
+
+def _asked(run: Run, source: list[str], reference: list[str]) -> dict[str, Any]:
+    """Which weights were asked about which sentences, and where."""
+    return {
+        "device": str(run.device),
+        "machine": machine(str(run.device)),
+        "sentences": len(source),
+        "test_set": hash_of(source, reference),
+        "weights": run.weights_hash,
+    }
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -143,12 +149,6 @@ def _timed(decode: Decode, source: list[str], depth: str, beam: int, batch: int)
     hypotheses = decode(source, depth=depth, beam=beam, batch=batch)
     seconds = time.perf_counter() - start
     return [text.replace("\n", " ") for text in hypotheses], seconds
-
-
-def _parameters(run: Run, depth: str) -> dict[str, int]:
-    describe = getattr(run, "describe", None)
-    description = describe(depth) if describe else {}
-    return {"parameters": description["parameters"]} if "parameters" in description else {}
 
 
 def _measured_before(out: Path, settings: dict[str, Any], sentences: int) -> dict[str, tuple[Cell, list[str]]]:
@@ -194,13 +194,3 @@ def _write_grid(
 def hash_of(source: list[str], reference: list[str]) -> str:
     """Tells test sets apart."""
     return hashlib.sha256(json.dumps([source, reference]).encode()).hexdigest()
-
-
-def _weights_hash(run: Run, out: Path) -> str | None:
-    if value := getattr(run, "weights_hash", None):
-        return str(value)
-    weights = out / "model.safetensors"
-    if not weights.exists():
-        return None
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from anydepth.evaluation.cells import Cell, deepest
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.grid import Progress, evaluate
 from anydepth.evaluation.metrics import metrics_of
+from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run

@@ -16,9 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from anydepth import plan
 from anydepth.data.any_batch import AnyBatch
@@ -27,10 +24,9 @@ from anydepth.data.store import Store, tokenize
 from anydepth.describe import describe_plan
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import Cell, deepest, depth_name
-from anydepth.evaluation.figures import plain
-from anydepth.evaluation.files import write_atomically
+from anydepth.evaluation.cells import Cell, depth_name
 from anydepth.evaluation.grid import Progress, machine
+from anydepth.files import write_atomically
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
 from anydepth.tasks import MaskedText
@@ -136,28 +132,3 @@ def measure(run: Run, batches: list[AnyBatch], plans: dict[str, Plans]) -> Cell:
 def is_perplexity(grid: dict[str, Any]) -> bool:
     """Whether a grid is a masked language model's."""
     return "perplexity" in grid["cells"][0]
-
-
-def print_perplexities(console: Console, grid: dict[str, Any]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    for heading in ("depth", "perplexity", "loss", "seconds", "parameters"):
-        table.add_column(heading, justify="right")
-    for cell in grid["cells"]:
-        numbers = (f"{cell['perplexity']:.3f}", f"{cell['loss']:.4f}", f"{cell['seconds']:.2f}")
-        table.add_row(depth_name(cell), *numbers, f"{cell['parameters'] / 1e6:.2f} M")
-    table.caption = f"of {grid['predictions']:,} hidden words in {grid['sentences']:,} sentences"
-    console.print(table)
-    if "languages" in (cell := deepest(grid["cells"])):
-        print_languages(console, cell)
-
-
-def print_languages(console: Console, cell: Cell) -> None:
-    """The perplexity of each language at one depth, or at its own."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("language")
-    for heading in ("depth", "perplexity"):
-        table.add_column(heading, justify="right")
-    for language, perplexity in cell["languages"].items():
-        layers = cell.get("layers", {}).get(language, cell["encoder"])
-        table.add_row(language, plain(layers), f"{perplexity:.3f}")
-    console.print(table)

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anydepth.config_reader import flat
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, deepest, depth_name, layers
-from anydepth.evaluation.files import read_lines
 from anydepth.evaluation.languages import LANGUAGES
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.evaluation.repeated import repeated
 from anydepth.evaluation.rouge import RougeStatistics
 from anydepth.evaluation.statistics import Progress, read_statistics
-from anydepth.evaluation.training_log import TrainingLog, read_log
+from anydepth.files import read_lines
+from anydepth.training.log import TrainingLog, read_log
 
 DIVERGED = "diverged.txt"
 """In the folder of a run that a chain has given up, what happened."""
@@ -117,7 +118,7 @@ class Record:
 
     def settings(self) -> dict[str, str]:
         """The configuration, flat: `model.width` → `512`. Where the folders differ, all their values."""
-        each = [_flat(tomllib.loads(folder.config_text)) for folder in self.folders]
+        each = [_settings(folder) for folder in self.folders]
         names = dict.fromkeys(name for one in each for name in one)
         return {name: _in_short(list(dict.fromkeys(one.get(name, "") for one in each))) for name in names}
 
@@ -260,15 +261,10 @@ def _short_names(paths: list[Path]) -> list[str]:
     return names
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = json.dumps(value, ensure_ascii=False, default=str)
-    return flat
-
-
 def _in_short(values: list[str], most: int = 6) -> str:
     return " / ".join(values) if len(values) <= most else f"{' / '.join(values[:most])} / …"
+
+
+def _settings(folder: Folder) -> dict[str, str]:
+    values = flat(tomllib.loads(folder.config_text))
+    return {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in values.items()}

@@ -14,8 +14,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from anydepth.evaluation.files import read_lines, write_atomically
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
+from anydepth.files import read_lines, write_atomically
 
 STATISTICS = "statistics"
 

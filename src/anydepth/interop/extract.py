@@ -12,11 +12,12 @@ from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
 from anydepth.errors import UserError
 from anydepth.estimating.sources import FILE
+from anydepth.files import write_durably
 from anydepth.models import BridgeConfig, Translator
 from anydepth.objectives import HaltingObjectiveConfig, SingleConfig
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
-from anydepth.training.checkpoint import weights, write_text, write_weights
+from anydepth.training.checkpoint import weights, write_weights
 
 
 def extract(run: Run, depth: str | None, out: Path) -> Path:
@@ -38,9 +39,9 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
     out.mkdir(parents=True, exist_ok=True)
     run.tokenizers.save(out)
     if run.folder and (depths := run.folder / FILE).exists():
-        write_text(depths.read_text(encoding="utf-8"), out / FILE)
+        write_durably(out / FILE, depths.read_text(encoding="utf-8"))
     write_weights(tensors, out / "model.safetensors", {"tokenizer": run.tokenizers.hash})
-    write_text(dump(config), out / "config.toml")  # last: a folder with this file is a whole run
+    write_durably(out / "config.toml", dump(config))  # last: a folder with this file is a whole run
     return out
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from anydepth.data.corpora import target_language
 from anydepth.errors import UserError
+from anydepth.files import write_durably
 from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.run import Run
-from anydepth.training.checkpoint import write_text, write_weights
+from anydepth.training.checkpoint import write_weights
 
 NAME = "huggingface"
 FIRST_POSITION = {"pegasus": 0, "mbart": 2}
@@ -47,10 +48,10 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     kind = "mbart" if model.config.embedding_norm else "pegasus"
     write_weights(dict(tensors(model, FIRST_POSITION[kind])), out / "model.safetensors", {"format": "pt"})
-    write_text(source_tokenizer(run), out / "tokenizer.json")
-    write_text(as_json(tokenizer_config(run)), out / "tokenizer_config.json")
-    write_text(as_json(generation_config(run)), out / "generation_config.json")
-    write_text(as_json(model_config(run, model, kind)), out / "config.json")  # last: a folder with this file is whole
+    write_durably(out / "tokenizer.json", source_tokenizer(run))
+    write_durably(out / "tokenizer_config.json", as_json(tokenizer_config(run)))
+    write_durably(out / "generation_config.json", as_json(generation_config(run)))
+    write_durably(out / "config.json", as_json(model_config(run, model, kind)))  # last: with this file it is whole
     return out
 
 

@@ -5,18 +5,16 @@ decoder's plan. `nn/multiscale.py` has the third one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.config_class import config
+from anydepth.nn.layers import LayerConfig
+from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan, Plans
-
-if TYPE_CHECKING:
-    from anydepth.models import StackConfig
-    from anydepth.nn.layers import LayerConfig
 
 
 class Memory(NamedTuple):
@@ -42,10 +40,10 @@ class LastStateConfig:
     type: Literal["last"] = "last"
     fusion_in: ClassVar[dict[str, str]] = {}
 
-    def check(self, layer: "LayerConfig", encoder: "StackConfig", decoder: "StackConfig") -> None:
+    def check(self, layer: LayerConfig, encoder: StackConfig, decoder: StackConfig) -> None:
         """Goes with everything."""
 
-    def build(self, norm: nn.Module, layer: "LayerConfig", encoder: int, decoder: int) -> "LastState":
+    def build(self, norm: nn.Module, layer: LayerConfig, encoder: int, decoder: int) -> "LastState":
         return LastState(norm)
 
 
@@ -87,14 +85,14 @@ class TransparentConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError("dropout must be at least 0 and below 1")
 
-    def check(self, layer: "LayerConfig", encoder: "StackConfig", decoder: "StackConfig") -> None:
+    def check(self, layer: LayerConfig, encoder: StackConfig, decoder: StackConfig) -> None:
         if encoder.depth.type not in ("full", "rezero"):
             raise ValueError(
                 "bridge: transparent attention mixes the states of all encoder layers, and encoder.depth = "
                 f'"{encoder.depth.type}" may leave some out; use "full", and flexible depth in the decoder alone'
             )
 
-    def build(self, norm: nn.Module, layer: "LayerConfig", encoder: int, decoder: int) -> "Transparent":
+    def build(self, norm: nn.Module, layer: LayerConfig, encoder: int, decoder: int) -> "Transparent":
         return Transparent(norm, layer.width, encoder, decoder, self.dropout)
 
 

@@ -202,6 +202,11 @@ class FinalNorm(nn.LayerNorm):
         return super().forward(x).to(x.dtype)
 
 
+def final_norm(layer: LayerConfig) -> nn.Module:
+    """Pre-norm stacks need one more norm at the end; post-norm ones end normalised, those without norm stay so."""
+    return FinalNorm(layer.width, layer.norm_epsilon) if layer.norm == "pre" else nn.Identity()
+
+
 def make_norm(config: LayerConfig) -> nn.Module:
     return nn.Identity() if config.norm == "none" else nn.LayerNorm(config.width, config.norm_epsilon)
 

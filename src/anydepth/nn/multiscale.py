@@ -12,7 +12,7 @@ and dropout in it.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,8 @@ from anydepth.errors import UserError
 from anydepth.nn.bridge import Memory, Run
 from anydepth.nn.context import normalised
 from anydepth.nn.layers import FinalNorm, LayerConfig
+from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan, Plans
-
-if TYPE_CHECKING:
-    from anydepth.models import StackConfig
 
 
 @config
@@ -59,7 +57,7 @@ class MultiscaleConfig:
     def sizes(self, encoder: int, decoder: int) -> tuple[int, ...]:
         return self.blocks or (encoder // decoder,) * decoder
 
-    def check(self, layer: LayerConfig, encoder: "StackConfig", decoder: "StackConfig") -> None:
+    def check(self, layer: LayerConfig, encoder: StackConfig, decoder: StackConfig) -> None:
         """Refuses what has no meaning."""
         if layer.norm != "pre":
             raise ValueError(f'bridge: multiscale collaboration needs layer.norm = "pre", not "{layer.norm}"')

@@ -8,9 +8,9 @@ import torch
 from torch import Generator
 
 from anydepth.config_class import config
-from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plan, Plans
+from anydepth.planned import Planned
 
 
 @config

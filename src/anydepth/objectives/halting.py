@@ -17,9 +17,9 @@ from torch import Generator, Tensor
 from anydepth.config_class import config
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.encoder_models import Classifier
-from anydepth.models import Planned
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy
 from anydepth.objectives.tasks import Task, Tasks
+from anydepth.planned import Planned
 
 
 @config

@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 from anydepth.config_class import config
 from anydepth.data.any_batch import AnyBatch
 from anydepth.depth.latent import Latent, draw_gates
-from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
+from anydepth.planned import Planned
 
 Scale = Literal["token", "step", "corpus"]
 

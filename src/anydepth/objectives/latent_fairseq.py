@@ -20,9 +20,9 @@ import torch
 from torch import Generator, Tensor
 
 from anydepth.config_class import config
-from anydepth.models import Planned
 from anydepth.objectives.latent import TINY, LatentStack, Term, depth_distance
 from anydepth.objectives.tasks import Task, Tasks
+from anydepth.planned import Planned
 
 
 @config

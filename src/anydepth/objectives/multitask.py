@@ -8,9 +8,9 @@ from torch import Generator
 
 from anydepth.config_class import config
 from anydepth.errors import UserError
-from anydepth.models import Planned
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plan, Plans
+from anydepth.planned import Planned
 
 Side = tuple[tuple[Plan, float], ...]
 """Plans of one side, each with its weight."""

@@ -6,10 +6,10 @@ from torch import Generator
 
 from anydepth.config_class import config
 from anydepth.data.any_batch import AnyBatch
-from anydepth.models import Planned
 from anydepth.objectives.cross_entropy import Kernel, Loss, cross_entropy, losses_and_gradient
 from anydepth.objectives.tasks import Task, Tasks
 from anydepth.plan import Plans
+from anydepth.planned import Planned
 
 
 @config

@@ -1,13 +1,18 @@
 """Classification: texts and their labels, judged by accuracy and macro-F1."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.classifying.answering import answer
+from anydepth.config import Config
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import BatchingConfig, Limits, one_pass
 from anydepth.data.labelled import labels_of
 from anydepth.data.labelled_batch import LabelledBatch, labelled_batch
 from anydepth.data.store import Store
@@ -15,15 +20,18 @@ from anydepth.data.tokenizer import TokenizerPair
 from anydepth.encoder_models import Classifier, ClassifierConfig, Model
 from anydepth.errors import UserError
 from anydepth.estimating.sources import FILE, DepthSource, source_of, write_word_depths
+from anydepth.evaluation.labels import accuracy, macro_f1
+from anydepth.plan import Plans
 
-if TYPE_CHECKING:
-    from anydepth.config import Config
+Array = np.ndarray
+TOKENS = 8192
+"""Of a batch, padding included, where nobody asks for a number of texts."""
 
 
 class Classification:
     further_tokens: tuple[str, ...] = ()
 
-    def __init__(self, config: "Config", tokenizers: TokenizerPair) -> None:
+    def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         assert isinstance(config.model, ClassifierConfig)
         self.config, self.tokenizers = config, tokenizers
         self.labels = {label: number for number, label in enumerate(config.model.labels)}
@@ -44,11 +52,11 @@ class Classification:
     def batch(self, batches: Batches, taken: IndexBatch) -> LabelledBatch:
         return self.held_out(batches.stores[taken.corpus], taken.pairs, batches.limits)
 
-    def held_out(self, store: Store, texts: np.ndarray, limits: Limits) -> LabelledBatch:
+    def held_out(self, store: Store, texts: Array, limits: Limits) -> LabelledBatch:
         depths = self.depths.of_texts(store, texts) if self.depths else None
         return labelled_batch(store, texts, self.numbers(store)[store.labels(texts)], limits, depths)
 
-    def numbers(self, store: Store) -> np.ndarray:
+    def numbers(self, store: Store) -> Array:
         """The model's number for each of a store's."""
         for name in store.label_names:
             if name not in self.labels:
@@ -60,15 +68,43 @@ class Classification:
         return sum(map(len, batches.stores))
 
     def scores(self, model: Model, corpus: CorpusConfig, store: Store, depth: str) -> dict[str, float]:
-        from anydepth.evaluation.accuracy import predict
-        from anydepth.evaluation.labels import accuracy, macro_f1
-
         assert isinstance(model, Classifier)
-        found, right = predict(model, self, [store], model.plan(depth, store.key))
+        found, right = self.predict(model, [store], model.plan(depth, store.key))
         return {"accuracy": accuracy(found, right), "macro_f1": macro_f1(found, right)}
 
+    def predict(self, model: Classifier, stores: Sequence[Store], plans: Plans) -> tuple[Array, Array]:
+        """The labels found for all texts, and the right ones."""
+        batches = self.in_batches(stores)
+        places = [where for where, _ in batches]
+        device = model.output.weight.device
+        with torch.no_grad():  # not recorded: the weights may be in training
+            found = [answer(model, batch.to(device), plans) for _, batch in batches]
+        right = in_place([batch.target_out for _, batch in batches], places)
+        return in_place([each.logits.argmax(-1) for each in found], places), right
 
-def with_labels(config: "Config") -> "Config":
+    def in_batches(self, stores: Sequence[Store], batch: int = 0) -> list[tuple[Array, LabelledBatch]]:
+        """All texts, those of similar length together, each batch with the places of its texts among all."""
+        found, before = [], 0
+        for store in stores:
+            config = BatchingConfig(tokens=max(TOKENS, store.longest_source), layout="padded", lengths=1)
+            limits = Limits.of([store], config)
+            order = np.argsort(store.source_lengths, kind="stable")
+            cuts = [order[start : start + batch] for start in range(0, len(order), batch)] if batch else None
+            for texts in cuts or one_pass(store, config, limits):
+                found.append((before + texts, self.held_out(store, texts, limits)))
+            before += len(store)
+        return found
+
+
+def in_place(each: Sequence[Tensor], places: Sequence[Array]) -> Array:
+    """One number a text, batch by batch, in the order of the test set."""
+    result = np.empty(sum(map(len, places)), dtype=np.int64)
+    for numbers, where in zip(each, places):
+        result[where] = numbers.cpu().numpy()
+    return result
+
+
+def with_labels(config: Config) -> Config:
     """With the labels of the training corpora, where a classifier is not told which ones there are."""
     if not isinstance(config.model, ClassifierConfig) or config.model.labels:
         return config

@@ -1,24 +1,21 @@
 """Masked language modelling: text with hidden words, judged by the perplexity of these."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.config import Config
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import Limits
 from anydepth.data.masking import MaskedBatch, Masker
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import MASK, TokenizerPair
 from anydepth.encoder_models import MaskedLMConfig, Model
 
-if TYPE_CHECKING:
-    from anydepth.config import Config
-
 
 class MaskedText:
     further_tokens: tuple[str, ...] = (MASK,)
 
-    def __init__(self, config: "Config", tokenizers: TokenizerPair) -> None:
+    def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         assert isinstance(config.model, MaskedLMConfig)
         self.settings = config.model.masking
         self.masker = Masker(self.settings, tokenizers.source, config.seed)

@@ -2,28 +2,28 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from anydepth.data.batching import Batches, IndexBatch, Limits
+from anydepth.config import Config
+from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.collate import Batch, collate
 from anydepth.data.corpora import CorpusConfig
+from anydepth.data.cutting import Limits
 from anydepth.data.reading import Skips, read_pairs
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.encoder_models import Model
-
-if TYPE_CHECKING:
-    from anydepth.config import Config
-    from anydepth.run import Run
+from anydepth.evaluation.metrics import score
+from anydepth.run import Run
 
 
 class Translation:
     further_tokens: tuple[str, ...] = ()
     """Special tokens that the tokenizer must have."""
 
-    def __init__(self, config: "Config", tokenizers: TokenizerPair) -> None:
+    def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         self.config, self.tokenizers = config, tokenizers
 
     def batch(self, batches: Batches, taken: IndexBatch) -> Batch:
@@ -40,21 +40,20 @@ class Translation:
 
     def scores(self, model: Model, corpus: CorpusConfig, store: Store, depth: str) -> dict[str, float]:
         """What a validation says besides the loss."""
-        from anydepth.evaluation.metrics import score
-        from anydepth.run import Run
-
-        config = self.config
-        if not config.training.validate_sentences:
+        wanted = self.config.training.validate_sentences
+        if not wanted:
             return {}
-        run = Run(config, model, self.tokenizers, key=corpus.key)
+        run = Run(self.config, model, self.tokenizers, key=corpus.key)
         run.record = False
-        read = read_pairs(corpus, "dev", Skips())
-        pairs = self.usable(run, read, corpus.key, config.training.validate_sentences)
-        hypotheses = run.translate([source for source, _ in pairs], depth, beam=1, sample=False)
-        found = score(hypotheses, [target for _, target in pairs], config.tokenizer.lowercase)
+        pairs = self.usable(run, read_pairs(corpus, "dev", Skips()), corpus.key, wanted)
+        sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+        return self.judge(run, sources, references, {"depth": depth, "beam": 1, "sample": False})
+
+    def judge(self, run: Run, sources: list[str], references: list[str], search: dict[str, Any]) -> dict[str, float]:
+        found = score(run.translate(sources, **search), references, self.config.tokenizer.lowercase)
         return {"bleu": found.bleu, "chrf": found.chrf}
 
-    def usable(self, run: "Run", pairs: Iterable[tuple[str, str]], key: str, wanted: int) -> list[tuple[str, str]]:
+    def usable(self, run: Run, pairs: Iterable[tuple[str, str]], key: str, wanted: int) -> list[tuple[str, str]]:
         """The first pairs that the loss sees, too."""
         data = self.config.data
         limits = data.max_source or data.max_length, data.max_length

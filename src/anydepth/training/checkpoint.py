@@ -5,7 +5,6 @@ manifest of checksums, flushed to disk, and renamed: a folder with the right nam
 not. No pickle is ever written or read.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anydepth.errors import UserError
+from anydepth.files import checksum, flush, put_in_place
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -139,18 +139,21 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Asks the disk to keep what was written."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def weights_file(folder: Path, checkpoint: str) -> Path:
+    """The weights meant by `best`, `last` or the number of a step."""
+    if checkpoint == "best":
+        file = folder / "model.safetensors"
+        if not file.is_file():
+            raise UserError(f"{file}: no such file; it appears with the first validation of a training")
+        return file
+    saved = {str(step_of(path)): path for path in steps(folder / "checkpoints")}
+    step = next(reversed(saved), "") if checkpoint == "last" else checkpoint
+    if step not in saved:
+        choices = ", ".join(["best", *(["last"] if saved else []), *saved])
+        raise UserError(f"checkpoint {checkpoint!r}: {folder} has {choices}")
+    if problem := damage(saved[step]):
+        raise UserError(f"{saved[step]} is damaged: {problem}")
+    return saved[step] / "model.safetensors"
 
 
 def save_tensors(tensors: dict[str, Tensor], file: Path, notes: dict[str, str] | None) -> None:
@@ -197,17 +200,3 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
                 shapes = f"{tuple(tensors[name].shape)}, the model has {tuple(parameter.shape)}"
                 raise UserError(f"weights do not fit the model: {name} is {shapes}")
             parameter.copy_(tensors[name])
-
-
-def write_text(text: str, path: Path) -> None:
-    """Replaces a text file in one step."""
-    part = path.with_name(f".part-{path.name}")
-    part.write_text(text, encoding="utf-8")
-    put_in_place(part, path)
-
-
-def put_in_place(part: Path, path: Path) -> None:
-    """Renames, and lets the disk keep first the content and then the name."""
-    flush(part)
-    os.replace(part, path)
-    flush(path.parent)

@@ -17,11 +17,11 @@ from torch import nn
 
 from anydepth.config import Config
 from anydepth.encoder_models import EncoderModel, Model
-from anydepth.evaluation.training_log import Lines, TrainingLog, read_log
 from anydepth.nn.layers import Layer
 from anydepth.objectives import ExitGridConfig, MultitaskConfig
 from anydepth.objectives.tasks import Node, Tasks, tree
 from anydepth.plan import Plan, Plans
+from anydepth.training.log import Lines, TrainingLog, read_log
 from anydepth.training.settings import TrainingConfig
 
 TOKENS = 30

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.progress import Progress
@@ -14,21 +14,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from anydepth.config import Config, load
 from anydepth.data.any_batch import AnyBatch
-from anydepth.data.batching import Batches, BatchingConfig
+from anydepth.data.batching import Batches
 from anydepth.data.collate import prefetch, stream
+from anydepth.data.cutting import BatchingConfig
 from anydepth.data.store import Store, tokenize_all
-from anydepth.data.tokenizer import TokenizerPair, build
+from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer_training import build
 from anydepth.encoder_models import EncoderModel, Model
 from anydepth.errors import UserError
+from anydepth.files import put_in_place
 from anydepth.interop.bert import bert_tokenizer, bert_weights, is_bert
 from anydepth.models import Translator, TranslatorConfig
 from anydepth.tasks import AnyTask, Classification, task_of
-from anydepth.training.checkpoint import load_weights, put_in_place
+from anydepth.training.checkpoint import load_weights
 from anydepth.training.distributed import Ranks, first_does
-
-if TYPE_CHECKING:
-    from anydepth.config import Config
 
 BODY = ("source.", "encoder.", "norm.")
 """What models for different tasks have in common."""
@@ -69,14 +70,14 @@ class TrainingData:
             self.position = position
             yield batch.to(self.device)
 
-    def build_model(self, config: "Config") -> Model:
+    def build_model(self, config: Config) -> Model:
         source, target = self.tokenizers.source, self.tokenizers.target
         if source.pad != target.pad:
             raise UserError(f"tokenizers: padding is {source.pad} in the source's and {target.pad} in the target's")
         return config.model.build(len(source), len(target), target.pad)
 
 
-def prepare(config: "Config", out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
+def prepare(config: Config, out: Path, ranks: Ranks, quiet: bool) -> TrainingData:
     """Builds the tokenizers and tokenizes the corpora; rank 0 does the work, the others read the result."""
     first_does(ranks, lambda: tokenize_corpora(config, out, quiet))
     tokenizers = TokenizerPair.load(out)
@@ -134,8 +135,6 @@ def with_new_head(model: EncoderModel, given: dict[str, Tensor]) -> dict[str, Te
 
 
 def kind_of_run(folder: str) -> str:
-    from anydepth.config import load
-
     return load(Path(folder) / "config.toml").model.type
 
 
@@ -147,7 +146,7 @@ def start_tokenizers(start: str) -> TokenizerPair:
     return TokenizerPair(tokenizer, tokenizer)
 
 
-def check_positions(config: "Config", batching: BatchingConfig) -> None:
+def check_positions(config: Config, batching: BatchingConfig) -> None:
     """Batches are padded beyond the longest sentence; its positions must still exist."""
     multiple = 64 if batching.layout == "packed" else batching.lengths
     data = config.data
@@ -162,7 +161,7 @@ def check_positions(config: "Config", batching: BatchingConfig) -> None:
         )
 
 
-def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
+def tokenize_corpora(config: Config, out: Path, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)
@@ -186,7 +185,7 @@ def tokenize_corpora(config: "Config", out: Path, quiet: bool) -> None:
                     console.print(f"{split}: cut {store.cut} sources to {limit} tokens", highlight=False)
 
 
-def make_tokenizers(config: "Config", out: Path, say: Callable[[str], None]) -> None:
+def make_tokenizers(config: Config, out: Path, say: Callable[[str], None]) -> None:
     """Those of the run to start from, or new ones."""
     start = config.training.start_from
     if start and not (Path(start) / "model.safetensors").is_file():

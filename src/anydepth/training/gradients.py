@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anydepth.models import Planned
+from anydepth.planned import Planned
 
 LayerNorms = dict[str, list[Tensor | None]]
 """By stack: the norm of each layer's gradient, still on the device; None for a layer that no plan of the step ran."""

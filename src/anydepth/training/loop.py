@@ -10,30 +10,30 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from anydepth.data.reading import files_of
+from anydepth.config import Config
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
+from anydepth.files import write_durably
 from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
+from anydepth.training.folder import no_run_if_refused, open_run
 from anydepth.training.gradients import LayerNorms, read_norms
 from anydepth.training.journal import Journal
 from anydepth.training.optim import Optimizers, learning_rate
 from anydepth.training.settings import TrainingConfig
-from anydepth.training.step import Step, Sums, mixed
+from anydepth.training.step import Step, mixed
 from anydepth.training.validation import validate
-
-if TYPE_CHECKING:
-    from anydepth.config import Config
+from anydepth.training.window import Progress, Window
 
 
-def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False) -> Path:
+def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) -> Path:
     """Trains what the configuration describes into the folder `out`."""
     settings, ranks = config.training, join(config.training.device)
     config = with_labels(config)
@@ -74,19 +74,6 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
     return out
 
 
-@dataclass
-class Progress:
-    """Where a training stands: with weights, optimizer and place in the data, all that a resume needs."""
-
-    step: int = 0
-    tokens: int = 0
-    """Target words trained on, those of all ranks, up to the last line of the journal or checkpoint."""
-    seconds: float = 0.0
-    best_loss: float = math.inf
-    best_step: int = 0
-    without_gain: int = 0
-
-
 @contextmanager
 def advice_if_memory_ends(tokens: int, settings: TrainingConfig) -> Iterator[None]:
     try:
@@ -102,7 +89,7 @@ def advice_if_memory_ends(tokens: int, settings: TrainingConfig) -> Iterator[Non
 class Training:
     """The parts of one training, and what is done with them between steps."""
 
-    config: "Config"
+    config: Config
     out: Path
     ranks: Ranks
     data: TrainingData
@@ -232,7 +219,7 @@ class Training:
         if not self.due(self.settings.validate_every):
             self.compare()
         self.try_average()
-        first_does(self.ranks, lambda: checkpoint.write_text(str(step), self.finished_mark))
+        first_does(self.ranks, lambda: write_durably(self.finished_mark, str(step)))
 
     def try_average(self) -> None:
         """The mean of the last checkpoints becomes the model if it is better than the best; the last if there is no
@@ -248,97 +235,6 @@ class Training:
                 self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: loss {loss:.3f}")
         elif not self.data.dev:
             self.release()
-
-
-class Window:
-    """Sums since the last line of the journal, on the device until they are read."""
-
-    def __init__(self, explosion: float) -> None:
-        self.explosion = explosion
-        self.first: float | None = None
-        self.steps: list[Sums] = []
-        self.begin(Progress())
-
-    def begin(self, progress: Progress) -> None:
-        self.steps = []
-        self.seconds = progress.seconds
-        self.tokens = torch.tensor(progress.tokens, dtype=torch.double)
-        """Of the whole training."""
-
-    def add(self, sums: Sums) -> None:
-        self.steps.append(sums)
-        self.tokens = self.tokens + sums.tokens
-
-    def close(self, progress: Progress) -> dict[str, Any]:
-        """The line for the journal; a new window begins."""
-        means = torch.stack([torch.stack(sums) for sums in self.steps]).double().mean(0).tolist()
-        loss, nll, predictions, tokens, norm = means
-        progress.tokens = int(self.tokens)
-        line = {
-            "step": progress.step,
-            "kind": "train",
-            "tokens": progress.tokens,
-            "loss": loss / predictions,
-            "nll": nll / predictions,
-            "gradient_norm": norm,
-            "tokens_per_second": tokens * len(self.steps) / max(1e-9, progress.seconds - self.seconds),
-            "seconds": progress.seconds,
-        }
-        self.begin(progress)
-        return line
-
-    def check(self, step: int, out: Path) -> None:
-        """Stops a training that is lost."""
-        for sums in self.steps[-1:]:
-            nll = float(sums.nll / sums.predictions)
-            self.first = nll if self.first is None else self.first
-            # deep models without norms begin far above where guessing is
-            limit = max(self.explosion, 2 * self.first)
-            if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > limit:
-                raise Diverged(
-                    f"training diverged at step {step}: {nll:.3g} nats a word. The last good state is kept in "
-                    f"{out / 'checkpoints'}; try a lower training.optimizer.learning_rate, a longer warm-up or clip"
-                )
-
-
-class Diverged(UserError):
-    """The loss is not a number, or far above where it began."""
-
-
-def open_run(config: "Config", out: Path, resume: bool) -> None:
-    """Makes the run folder, or checks that the one to resume was made with these settings."""
-    from anydepth.config import dump, load
-
-    saved = out / "config.toml"
-    if saved.exists() and not resume:
-        raise UserError(f"{out} already holds a run: give --resume to go on with it, or another --out")
-    if resume and not saved.exists():
-        raise UserError(f"{out}: nothing to resume, there is no config.toml")
-    if resume and (out / "model.safetensors").exists() and not (out / "metrics.jsonl").exists():
-        raise UserError(f"{out}: nothing to resume, its model was not trained here; see training.start_from")
-    if resume:
-        before, now = asdict(load(saved)), asdict(config)
-        changed = [part for part in before if part not in ("training", "decoding") and before[part] != now[part]]
-        if changed:
-            raise UserError(f"{out}: cannot resume with other settings in [{changed[0]}] than {saved} has")
-    for corpus in (*config.data.train, *config.data.dev, *config.data.test):
-        for file in files_of(corpus):
-            if not file.exists():
-                raise UserError(f"{file}: no such file")
-    out.mkdir(parents=True, exist_ok=True)
-    checkpoint.remove_leftovers(out)
-    checkpoint.write_text(dump(config), saved)
-
-
-@contextmanager
-def no_run_if_refused(out: Path, new: bool) -> Iterator[None]:
-    """Where data do not fit the settings, a new folder is free for the next try, with other settings."""
-    try:
-        yield
-    except UserError:
-        for file in (out / "config.toml", *out.glob("tokenizer*.json")) if new else ():
-            file.unlink(missing_ok=True)
-        raise
 
 
 def machine() -> dict[str, Any]:

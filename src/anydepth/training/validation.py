@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from anydepth.config import Config
 from anydepth.data.any_batch import AnyBatch
-from anydepth.data.batching import BatchingConfig, Limits, one_pass
+from anydepth.data.cutting import BatchingConfig, Limits, one_pass
 from anydepth.data.store import Store
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
@@ -16,12 +17,9 @@ from anydepth.plan import Plans
 from anydepth.tasks import AnyTask
 from anydepth.training.data import TrainingData
 
-if TYPE_CHECKING:
-    from anydepth.config import Config
-
 
 @torch.no_grad()
-def validate(config: "Config", model: Model, data: TrainingData, device: torch.device) -> list[dict[str, Any]]:
+def validate(config: Config, model: Model, data: TrainingData, device: torch.device) -> list[dict[str, Any]]:
     """One line for the journal per dev set and depth: loss, perplexity, and the scores of the task."""
     model.eval()
     lines = []

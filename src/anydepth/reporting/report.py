@@ -10,9 +10,6 @@ from typing import Any
 
 from anydepth.choosing.oracle import oracle
 from anydepth.errors import UserError
-from anydepth.evaluation import figures, heat_maps, plots
-from anydepth.evaluation import page as parts
-from anydepth.evaluation.accuracy_page import show_accuracies
 from anydepth.evaluation.cells import (
     Cell,
     best,
@@ -24,15 +21,18 @@ from anydepth.evaluation.cells import (
     telling_depths,
 )
 from anydepth.evaluation.comparison import Comparison, compare
-from anydepth.evaluation.comparison_page import show_comparison
-from anydepth.evaluation.files import write_atomically
 from anydepth.evaluation.language_table import language_table
 from anydepth.evaluation.languages import average
 from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
-from anydepth.evaluation.page import Page
-from anydepth.evaluation.perplexity_page import show_perplexities
 from anydepth.evaluation.records import Record, kind_of, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
+from anydepth.files import write_atomically
+from anydepth.reporting import figures, heat_maps, plots
+from anydepth.reporting import page as parts
+from anydepth.reporting.accuracy_page import show_accuracies
+from anydepth.reporting.comparison_page import show_comparison
+from anydepth.reporting.page import Page
+from anydepth.reporting.perplexity_page import show_perplexities
 from anydepth.training.cost import TOKENS
 
 

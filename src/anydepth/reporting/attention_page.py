@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from anydepth.evaluation.attention import AttentionMap, read_attention
-from anydepth.evaluation.figures import INK, as_svg, empty_figure, styled
 from anydepth.evaluation.records import Record
+from anydepth.reporting.figures import INK, as_svg, empty_figure, styled
 
 
 class AttentionPicture(NamedTuple):

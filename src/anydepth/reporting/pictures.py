@@ -4,7 +4,7 @@ import html
 import re
 from pathlib import Path
 
-from anydepth.evaluation.files import write_atomically
+from anydepth.files import write_atomically
 
 FIGURE = re.compile(r'<svg (viewBox="0 0 (\d+) (\d+)")[^>]* aria-label="([^"]*)">(.*?)</svg>', re.DOTALL)
 THEME = re.compile(r"^(:root \{.*?^\}\n@media .*?^\}\n)", re.DOTALL | re.MULTILINE)

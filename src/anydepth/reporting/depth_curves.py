@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import Literal
 
 from anydepth.evaluation.cells import Cell, depth_name, layers
-from anydepth.evaluation.figures import INK, PAPER, SERIES, as_svg, empty_figure, number, styled
 from anydepth.evaluation.records import Record
+from anydepth.reporting.figures import INK, PAPER, SERIES, as_svg, empty_figure, number, styled
 
 Stack = Literal["encoder", "decoder"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from anydepth.evaluation import figures, plots
 from anydepth.evaluation.metrics import METRICS
 from anydepth.evaluation.records import Record
-from anydepth.evaluation.training_log import Curve, Lines, mean_curve
+from anydepth.reporting import figures, plots
+from anydepth.training.log import Curve, Lines, mean_curve
 
 COLORS = len(figures.SERIES)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from anydepth.evaluation.difficulty import Difficulty, read_difficulty
-from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, signed, styled
 from anydepth.evaluation.metrics import METRICS, main_metric
 from anydepth.evaluation.records import Record
+from anydepth.reporting.figures import INK, SERIES, as_svg, empty_figure, signed, styled
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from statistics import median
 from typing import Any
 
-from anydepth.evaluation import figures, heat_maps, plots
-from anydepth.evaluation import page as parts
 from anydepth.evaluation.cells import Cell
 from anydepth.evaluation.comparison import Comparison
-from anydepth.evaluation.depth_curves import depth_curves
 from anydepth.evaluation.differences import Differences
 from anydepth.evaluation.metrics import METRICS
-from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.samples import choose_samples
+from anydepth.reporting import figures, heat_maps, plots
+from anydepth.reporting import page as parts
+from anydepth.reporting.depth_curves import depth_curves
+from anydepth.reporting.page import Page
 
 
 def show_comparison(page: Page, comparison: Comparison) -> None:

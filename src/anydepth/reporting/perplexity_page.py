@@ -3,9 +3,9 @@
 from typing import Any
 
 from anydepth.evaluation.cells import deepest, depth_name
-from anydepth.evaluation.figures import INK, SERIES, as_svg, empty_figure, styled
-from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
+from anydepth.reporting.figures import INK, SERIES, as_svg, empty_figure, styled
+from anydepth.reporting.page import Page
 
 
 def show_perplexities(page: Page) -> None:

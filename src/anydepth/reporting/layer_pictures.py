@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from anydepth.evaluation.figures import ACCENT, FONT, INK, RULE, as_svg, empty_figure, styled
+from anydepth.reporting.figures import ACCENT, FONT, INK, RULE, as_svg, empty_figure, styled
 
 COLUMNS = 240
 """Columns of a picture over steps: more could not be told apart."""

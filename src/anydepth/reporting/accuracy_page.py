@@ -6,11 +6,11 @@ import numpy as np
 
 from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.coloured import for_page
-from anydepth.evaluation.figures import ACCENT, INK, SERIES, as_svg, empty_figure, styled
 from anydepth.evaluation.labels import sign_test
-from anydepth.evaluation.page import Page
 from anydepth.evaluation.records import Record
+from anydepth.reporting.coloured import for_page
+from anydepth.reporting.figures import ACCENT, INK, SERIES, as_svg, empty_figure, styled
+from anydepth.reporting.page import Page
 
 
 def show_accuracies(page: Page) -> None:

@@ -4,19 +4,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anydepth.choosing.oracle import Oracle
-from anydepth.evaluation import plots
-from anydepth.evaluation.attention_page import AttentionPicture, attention_part
 from anydepth.evaluation.cells import Cell, pareto_front
-from anydepth.evaluation.choosing_page import ChoosingPart, choosing_part
 from anydepth.evaluation.comparison import Comparison, differ
-from anydepth.evaluation.difficulty_page import DifficultyPart, difficulty_part
 from anydepth.evaluation.language_table import LanguageTable
-from anydepth.evaluation.layers_page import LayersPart, layers_part
 from anydepth.evaluation.metrics import Statistics, metrics_of, sentence_chrf
 from anydepth.evaluation.records import DIVERGED, Record
 from anydepth.evaluation.samples import differences
 from anydepth.evaluation.significance import PairedBootstrap
-from anydepth.evaluation.training_page import curve_table, training_panels
+from anydepth.reporting import plots
+from anydepth.reporting.attention_page import AttentionPicture, attention_part
+from anydepth.reporting.choosing_page import ChoosingPart, choosing_part
+from anydepth.reporting.difficulty_page import DifficultyPart, difficulty_part
+from anydepth.reporting.layers_page import LayersPart, layers_part
+from anydepth.reporting.training_page import curve_table, training_panels
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.figures import (
+from anydepth.reporting.figures import (
     ACCENT,
     BETTER,
     INK,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from anydepth.evaluation.cells import Cell, depth_name, pareto_front
-from anydepth.evaluation.figures import ACCENT, FONT, INK, PAPER, as_svg, empty_figure, number, span_of, styled
+from anydepth.reporting.figures import ACCENT, FONT, INK, PAPER, as_svg, empty_figure, number, span_of, styled
 
 MARKERS = "osD^vP"
 
@@ -80,16 +80,9 @@ class Line:
 
 
 @styled
-def curves(
-    lines: Sequence[Line],
-    label: str,
-    *,
-    log: bool = False,
-    whole: bool = False,
-    size: tuple[int, int] = (480, 250),
-) -> str:
+def curves(lines: Sequence[Line], label: str, *, log: bool = False, whole: bool = False) -> str:
     """One panel of training curves: of numbers on a logarithmic scale, of whole numbers, or of any."""
-    figure, axes = empty_figure(*size)
+    figure, axes = empty_figure(480, 250)
     for line in lines:
         points = [(x, y) for x, y in zip(line.steps, line.values, strict=True) if math.isfinite(y)]
         # beyond a few hundred points the eye sees no more: show means

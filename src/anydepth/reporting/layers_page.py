@@ -12,8 +12,9 @@ import torch
 
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
-from anydepth.evaluation import figures, plots
-from anydepth.evaluation.layer_pictures import (
+from anydepth.evaluation.records import Folder, Record
+from anydepth.reporting import figures, plots
+from anydepth.reporting.layer_pictures import (
     jaccard,
     jaccard_by_chance,
     over_steps,
@@ -22,9 +23,8 @@ from anydepth.evaluation.layer_pictures import (
     used_layers,
     utilisation,
 )
-from anydepth.evaluation.records import Folder, Record
-from anydepth.evaluation.training_log import Lines
-from anydepth.evaluation.training_page import lines_of, lines_with_mean
+from anydepth.reporting.training_page import lines_of, lines_with_mean
+from anydepth.training.log import Lines
 
 STACKS = ("encoder", "decoder")
 ALL = "all languages"

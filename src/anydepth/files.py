@@ -1,0 +1,50 @@
+"""Small files read and written whole: whoever is killed while writing leaves the old one or the new one."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines end at line feeds alone: str.splitlines would also cut at characters that text may contain."""
+    return path.read_bytes().decode("utf-8").split("\n")[:-1]
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    write_atomically(path, "".join(f"{line}\n" for line in lines))
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Readers see the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    os.replace(temporary, path)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """The same, and on the disk when this comes back."""
+    part = path.with_name(f".part-{path.name}")
+    part.write_text(text, encoding="utf-8")
+    put_in_place(part, path)
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Renames, and lets the disk keep first the content and then the name."""
+    flush(part)
+    os.replace(part, path)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Asks the disk to keep what was written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
