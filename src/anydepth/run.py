@@ -73,6 +73,8 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", set
         weights = load_file(file)
     except SafetensorError as error:
         raise UserError(f"{file} is damaged: {error}") from None
+    except OSError:  # safetensors says that there is no such file, whatever the reason
+        raise UserError(f"{file} cannot be read: no permission, or no longer there") from None
     tokenizers = TokenizerPair.load(folder, tokenizer_hash)
     source, target = tokenizers.source, tokenizers.target
     model = config.model.build(len(source), len(target), target.pad)
@@ -397,7 +399,8 @@ class Run:
     def read_sources(self, texts: Sequence[str], key: str) -> Sources:
         data, tokenizer = self.config.data, self.tokenizers.source
         if data.tags == "target" and not key:
-            raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
+            known = ", ".join(known_languages(self.config))
+            raise UserError(f"say which language is meant (--language): this run knows {known}")
         return encode_sources(texts, tokenizer, data, tokens_in_front(data, tokenizer, key))
 
     def ended(self, source: list[int]) -> list[int]:

@@ -53,7 +53,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     skips = Skips()
     rows = list(read_rows(Labelled(path=str(file)), "train", skips))
     assert [(row.source, row.label) for row in rows] == [("good", "yes"), ("bad", "no")]
-    assert skips.counts == {"malformed row": 1, "empty line": 3}
+    assert skips.counts == {"with too few columns": 1, "empty line": 3}
 
 
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> None:

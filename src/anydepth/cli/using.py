@@ -25,6 +25,7 @@ from anydepth.cli.app import (
 from anydepth.cli.asking import automatic_depth, load_for, margin_of
 from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
 from anydepth.errors import UserError
+from anydepth.evaluation.files import check_writable
 from anydepth.evaluation.texts import read_texts, say_how_many_were_cut
 from anydepth.progress import progress_bar
 
@@ -140,8 +141,12 @@ def summarize(
 
 
 def check_output(output: Path | None) -> None:
-    if output and not output.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {output.parent}")
+    """Before anything is decoded: what cannot be written would be lost."""
+    if output:
+        try:
+            check_writable(output)
+        except UserError as error:
+            raise UserError(f"--output {error}") from None
 
 
 @app.command()

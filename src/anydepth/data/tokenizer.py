@@ -21,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from anydepth.config_class import config
 from anydepth.data.corpora import DataConfig, target_language
-from anydepth.data.reading import Skips, count_rows, read_pairs
+from anydepth.data.reading import Skips, count_rows, name_of, read_pairs
 from anydepth.errors import UserError
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -313,6 +313,14 @@ class _Sample:
                     yield from (pair[side] for side in self.sides if pair[side])
 
 
+def _check_usable(data: DataConfig) -> None:
+    """Refuses corpora that are empty, or of which every line is skipped."""
+    skips = Skips()
+    if not any(True for corpus in data.train for _ in read_pairs(corpus, "train", skips)):
+        names = ", ".join(name_of(corpus) for corpus in data.train)
+        raise UserError(f"{names}: no usable pair; {skips.summary() or 'there are no lines'}")
+
+
 def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:
     lines = [count_rows(corpus) for corpus in data.train]
     weights = [1.0 if data.mixing == "turns" else count ** (1 / data.temperature) for count in lines]
@@ -331,6 +339,7 @@ def build(
         return TokenizerPair(tokenizer, tokenizer)
     if config.source_path:
         return TokenizerPair(Tokenizer.load(config.source_path).with_tokens(added), Tokenizer.load(config.target_path))
+    _check_usable(data)
     quotas = _quotas(data, config.sample)
     kind = "joint" if config.joint else "separate"
     pairs = sum(wanted for wanted, _ in quotas)

@@ -32,10 +32,12 @@ def evaluate_run(
     With `notes` the folder is not the run's own, and gets a config.toml that says how the run was decoded.
     """
     from anydepth.config import dump
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.evaluation.files import check_writable, write_atomically
     from anydepth.evaluation.report import write_report
     from anydepth.run import changed
 
+    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "grid.json")
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
     with depths_shown() as show:
         grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
@@ -88,10 +90,11 @@ def evaluate_encoder(
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
     from anydepth.config import dump
-    from anydepth.evaluation.files import write_atomically
+    from anydepth.evaluation.files import check_writable, write_atomically
     from anydepth.evaluation.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "grid.json")
     with depths_shown() as show:
         grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, texts, notes)
     if notes is not None:

@@ -1,5 +1,6 @@
 """The texts that a run is judged on: given as files, or those that its recipe names."""
 
+import codecs
 import gzip
 import sys
 import zlib
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def read_texts(file: Path | None) -> list[str]:
-    """The lines of a file, or of stdin."""
+    """The lines of a file, or of stdin, without a byte order mark."""
     name = "stdin" if file is None else str(file)
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()
         data = gzip.decompress(data) if file and file.suffix == ".gz" else data
-        text = data.decode("utf-8")
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{name}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):

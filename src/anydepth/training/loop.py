@@ -1,11 +1,13 @@
 """Training, from raw text to a run folder: `train` reads from top to bottom."""
 
+import fcntl
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from anydepth.config_checks import check_validation
 from anydepth.data.reading import files_of
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
@@ -35,9 +38,17 @@ if TYPE_CHECKING:
 
 def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False) -> Path:
     """Trains what the configuration describes into the folder `out`."""
-    settings, ranks = config.training, join(config.training.device)
-    config = with_labels(config)
-    first_does(ranks, lambda: open_run(config, out, resume))
+    ranks, config = join(config.training.device), with_labels(config)
+    with ExitStack() as held:
+        first_does(ranks, lambda: held.enter_context(opened_run(config, out, resume)))
+        train_model(config, out, ranks, resume, quiet)
+    leave()
+    return out
+
+
+def train_model(config: "Config", out: Path, ranks: Ranks, resume: bool, quiet: bool) -> None:
+    """All of it, in a folder that is there and is ours."""
+    settings = config.training
     with no_run_if_refused(out, new=ranks.first and not resume):
         data = prepare(config, out, ranks, quiet)
     torch.manual_seed(mixed(config.seed, 0))
@@ -48,6 +59,7 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
         run = Training(config, out, ranks, data, model, optimizers, journal)
         if resume:
             run.restore()
+        warn_of_warmup(settings, journal)
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
         predictions = data.task.predictions(data.batches)
@@ -70,8 +82,6 @@ def train(config: "Config", out: Path, resume: bool = False, quiet: bool = False
                     journal.say(f"stopped after step {run.progress.step}; go on with --resume")
                     raise KeyboardInterrupt
         run.finish()
-    leave()
-    return out
 
 
 @dataclass
@@ -85,6 +95,17 @@ class Progress:
     best_loss: float = math.inf
     best_step: int = 0
     without_gain: int = 0
+
+
+def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
+    """The default warm-up is for long trainings; a first try on little data would seem to learn nothing."""
+    warmup, peak = settings.optimizer.warmup, settings.optimizer.learning_rate
+    if settings.steps < warmup:
+        reached = f"{learning_rate(settings.optimizer, settings.steps, settings.steps):.1g} of {peak:g}"
+        journal.say(
+            f"warning: training.optimizer.warmup is {warmup}, but training.steps {settings.steps}: "
+            f"the learning rate only reaches {reached}"
+        )
 
 
 @contextmanager
@@ -149,6 +170,8 @@ class Training:
         """Goes back to the newest whole checkpoint, or to the very start if there is none yet."""
         found = checkpoint.newest(self.checkpoints)
         if found is None:
+            if damaged := checkpoint.steps(self.checkpoints):
+                self.journal.say(f"warning: no checkpoint is whole (of {len(damaged)}): the training begins again")
             return self.journal.rewind(0, 0)
         finished = self.finished_mark.exists() and self.finished_mark.read_text() == str(found.step)
         if agree(finished, self.ranks):
@@ -305,8 +328,10 @@ class Diverged(UserError):
     """The loss is not a number, or far above where it began."""
 
 
-def open_run(config: "Config", out: Path, resume: bool) -> None:
-    """Makes the run folder, or checks that the one to resume was made with these settings."""
+@contextmanager
+def opened_run(config: "Config", out: Path, resume: bool) -> Iterator[None]:
+    """Makes the run folder, or checks that the one to resume was made with these settings; other trainings are kept
+    out of it meanwhile."""
     from anydepth.config import dump, load
 
     saved = out / "config.toml"
@@ -325,9 +350,25 @@ def open_run(config: "Config", out: Path, resume: bool) -> None:
         for file in files_of(corpus):
             if not file.exists():
                 raise UserError(f"{file}: no such file")
+    check_validation(config.training.validate_depths, config.model)
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint.remove_leftovers(out)
-    checkpoint.write_text(dump(config), saved)
+    with held_alone(out):
+        checkpoint.remove_leftovers(out)
+        checkpoint.write_text(dump(config), saved)
+        yield
+
+
+@contextmanager
+def held_alone(out: Path) -> Iterator[None]:
+    """Two trainings in one folder would spoil each other's checkpoints. A crash lets go of it, too."""
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"{out}: another training is at work in this folder; wait for it, or stop it") from None
+    finally:
+        os.close(handle)
 
 
 @contextmanager
