@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,23 @@ def test_pieces_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cl
         "first": "done", "second": "done", "broken": "to do", "after": "to do", "winner": "done",
     }  # fmt: skip
     assert said.index("train second: begins") < said.index("train first: done")
+
+
+def test_sigterm_ends_what_runs_side_by_side(tmp_path: Path) -> None:
+    stages = '[[stages]]\ntype = "train"\nname = "long"\neach = [{ seed = [1, 2] }]\nsettings = ["seed=$seed"]\n'
+    path, out = chain(tmp_path, f'recipe = "tiny.toml"\n{stages}'), tmp_path / "out"
+    command = [sys.executable, "-m", "anydepth", "chain", str(path), "--out", str(out), "--jobs", "2"]
+    command += ["--set", "training.steps=1000000", "--set", "training.log_every=1"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("long_*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert "stopping long_1, long_2; the same command goes on from there" in said
+    for seed in (1, 2):
+        assert list((out / f"long_{seed}" / "checkpoints").glob("step-*"))
+        assert "go on with --resume" in (out / "logs" / f"long_{seed}.txt").read_text()
 
 
 def test_the_dev_loss_of_a_run_is_that_of_its_weights(tmp_path: Path) -> None:

@@ -363,10 +363,13 @@ def held_alone(out: Path) -> Iterator[None]:
     """Two trainings in one folder would spoil each other's checkpoints. A crash lets go of it, too."""
     handle = os.open(out, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{out}: another training is at work in this folder; wait for it, or stop it") from None
+        except OSError:
+            pass  # a file system without locks keeps nobody out
         yield
-    except BlockingIOError:
-        raise UserError(f"{out}: another training is at work in this folder; wait for it, or stop it") from None
     finally:
         os.close(handle)
 
