@@ -222,6 +222,8 @@ def test_places_that_cannot_be_written_are_found_before_the_work(
     out.mkdir()
     message = complaint("translate", run, tmp_path / "text", "--output", out)
     assert message == f"--output {out} is a folder; a file was expected"
+    message = complaint("translate", run, tmp_path / "text", "--output", tmp_path / "folder" / ".." / "text")
+    assert "this is the text to read; choose another file" in message
     monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)  # root may write everywhere
     monkeypatch.setattr("anydepth.run.Run.outputs", lambda *_, **__: pytest.fail("worked in vain"))
     for verb in (
