@@ -237,6 +237,7 @@ class Run:
         "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
         from anydepth.classifying.labels import classify
 
+        check_texts(texts)
         return classify(self, texts, depth, batch, leave, progress)
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
@@ -288,6 +289,7 @@ class Run:
         temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
         An empty text has one empty output.
         """
+        check_texts(texts)
         key, _ = key or self.key, self.translator
         decoding = changed(self.config.decoding, settings)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
@@ -411,6 +413,12 @@ class Run:
         for number, ids in enumerate(sequences, start=1):
             if len(ids) > room:
                 raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """A single text is a sequence of texts, too: its characters."""
+    if isinstance(texts, str):
+        raise UserError(f"texts: expected a list, such as [{texts[:20]!r}], not a single text")
 
 
 def log_probabilities(model: Translator, batch: Batch, plans: Plans) -> list[float]:

@@ -60,7 +60,7 @@ def read_test_sets(
     keys = [corpus.key for corpus in corpora]
     if twice := [key for key in keys if keys.count(key) > 1]:
         which = f" for {twice[0]}" if twice[0] else " without a key"
-        raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
+        raise UserError(f"{run}: its recipe names {len(twice)} {on} sets{which}; give --source and --reference")
     skips, found = Skips(), {}
     for corpus in corpora:
         pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
@@ -74,7 +74,8 @@ def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
     """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
     found = read_test_sets(run, *given, **more)
     if len(found) > 1:
-        raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
+        which = "give --language" if "language" in more else "expected one"
+        raise UserError(f"{run}: its recipe names {len(found)} {more.get('on', 'test')} sets; {which}")
     (test_set,) = found.values()
     return test_set
 
