@@ -94,7 +94,7 @@ class Config:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The settings of a recipe or of a run's config.toml; overrides look like "model.encoder.layers=12"."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """What the settings of different parts have to agree on. A ValueError names the setting that is wrong."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from anydepth.data.builtin_corpora import BuiltinNotices
@@ -9,6 +10,7 @@ from anydepth.data.tokenizer import TokenizerConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.encoder_models import ClassifierConfig, MaskedLMConfig, ModelConfig
+from anydepth.errors import UserError
 from anydepth.nn.stack_config import StackConfig
 from anydepth.objectives import (
     ExitGridConfig,
@@ -18,6 +20,7 @@ from anydepth.objectives import (
     MultitaskConfig,
     ObjectiveConfig,
 )
+from anydepth.plan import parse_depth, parse_encoder_depth
 
 
 def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
@@ -57,6 +60,22 @@ def check_depths(model: ModelConfig) -> None:
     for name, stack in stacks_of(model).items():
         if isinstance(stack.depth, PerWordConfig) and not isinstance(model, ClassifierConfig):
             raise ValueError(f"model.{name}.depth: per-word is for a classifier, not for a {model.type}")
+
+
+def check_validation(depths: Sequence[str], model: ModelConfig) -> None:
+    """Depths to validate at, before anything is made for a training; what latent depth will run is not known yet."""
+    stacks = stacks_of(model)
+    parse = parse_depth if "decoder" in stacks else parse_encoder_depth
+    for depth in depths:
+        try:
+            wanted = parse(depth)
+        except UserError as error:
+            raise UserError(f"training.validate_depths: {error}") from None
+        for (name, stack), layers in zip(stacks.items(), wanted):
+            plans = stack.depth.build(stack.layers).plans() if stack.depth.type != "latent" else {layers}
+            if layers not in plans:
+                known = ", ".join(map(str, sorted(plans)))
+                raise UserError(f"training.validate_depths: depth {depth}: the {name} has depths {known}")
 
 
 def check_without_decoder(objective: ObjectiveConfig) -> None:

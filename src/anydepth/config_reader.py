@@ -27,6 +27,7 @@ WRONG: Any = object()
 
 def read(kind: type[Kind], values: dict[str, Any], overrides: Sequence[str] = (), name: str = "settings") -> Kind:
     """A config class from a TOML table; all mistakes in one `UserError`, a line each, led by `name`."""
+    given = set(tables(values))
     changed = [override(values, setting) for setting in overrides]
     problems: Problems = {}
     result: Kind = build(kind, values, "", problems)
@@ -35,12 +36,22 @@ def read(kind: type[Kind], values: dict[str, Any], overrides: Sequence[str] = ()
     lines = []
     for path, problem in problems.items():
         overridden = any(f"{path}.".startswith(f"{setting}.") for setting in changed)
+        # "trainig.steps=1" makes a table that is not known
+        overridden |= path not in given and any(setting.startswith(f"{path}.") for setting in changed)
         where = f"--set {path}" if overridden else f"{name}: {path}" if path else name
         lines.append(f"{where}: {problem}")
     raise UserError("\n".join(lines))
 
 
 # ---- "--set a.b=c"
+
+
+def tables(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The paths of all tables."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield join(path, name)
+            yield from tables(value, join(path, name))
 
 
 def override(values: dict[str, Any], setting: str) -> str:
@@ -96,7 +107,9 @@ def build(kind: Any, value: Any, path: str, problems: Problems) -> Any:
         # by way of JSON, whose strictness judges values, not containers: a list may become a tuple
         return adapter(kind).validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError:
-        problems[path] = f"expected {in_words(kind)}, got {shown(value)}"
+        names = [type_name(choice) for choice in choices] if len(choices) > 1 else []
+        hint = f", as {{ type = {json.dumps(value)} }}" if value in names else ""  # depth = "prefix" is soon written
+        problems[path] = f"expected {in_words(kind)}{hint}, got {shown(value)}"
         return WRONG
 
 

@@ -228,7 +228,7 @@ def latent_in_words(description: dict[str, Any]) -> list[str]:
 def training_in_words(description: dict[str, Any]) -> str:
     training = description["training"]
     if not training:
-        return "training: not of this folder"
+        return "training: none is logged in this folder"
     most, flops = "at most " if training["bound"] else "", description["training_flops"]
     each, tokens = training["flops_per_target_token"] / 1e9, training["target_tokens"]
     kind = "target tokens" if "decoder" in description["plans"][0] else "tokens"

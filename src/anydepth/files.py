@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from anydepth.errors import UserError
+
 
 def read_lines(path: Path) -> list[str]:
     """Lines end at line feeds alone: str.splitlines would also cut at characters that text may contain."""
@@ -18,8 +20,22 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Readers see the old file or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        os.replace(temporary, path)
+    except OSError as error:  # people know the file by its own name
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def check_writable(path: Path) -> None:
+    """Refuses a file that could not be written once the work for it is done."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a file was expected")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"{path} cannot be written: no permission to write in {path.parent}")
 
 
 def write_durably(path: Path, text: str) -> None:

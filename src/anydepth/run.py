@@ -71,6 +71,8 @@ def load(folder: str | Path, device: str = "auto", checkpoint: str = "best", set
         weights = load_file(file)
     except SafetensorError as error:
         raise UserError(f"{file} is damaged: {error}") from None
+    except OSError:  # safetensors says that there is no such file, whatever the reason
+        raise UserError(f"{file} cannot be read: no permission, or no longer there") from None
     tokenizers = TokenizerPair.load(folder, tokenizer_hash)
     source, target = tokenizers.source, tokenizers.target
     model = config.model.build(len(source), len(target), target.pad)
@@ -216,6 +218,7 @@ class Run:
         "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
         from anydepth.classifying.labels import classify
 
+        check_texts(texts)
         return classify(self, texts, depth, batch, leave, progress)
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
@@ -267,6 +270,7 @@ class Run:
         temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
         An empty text has one empty output.
         """
+        check_texts(texts)
         key, _ = key or self.key, self.translator
         decoding = changed(self.config.decoding, settings)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
@@ -350,7 +354,8 @@ class Run:
     def read_sources(self, texts: Sequence[str], key: str) -> Sources:
         data, tokenizer = self.config.data, self.tokenizers.source
         if data.tags == "target" and not key:
-            raise UserError(f"say which language is meant: this run knows {', '.join(known_languages(self.config))}")
+            known = ", ".join(known_languages(self.config))
+            raise UserError(f"say which language is meant (--language): this run knows {known}")
         return encode_sources(texts, tokenizer, data, tokens_in_front(data, tokenizer, key))
 
     def ended(self, source: list[int]) -> list[int]:
@@ -361,3 +366,9 @@ class Run:
         for number, ids in enumerate(sequences, start=1):
             if len(ids) > room:
                 raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """A single text is a sequence of texts, too: its characters."""
+    if isinstance(texts, str):
+        raise UserError(f"texts: expected a list, such as [{texts[:20]!r}], not a single text")

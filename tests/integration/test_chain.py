@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,23 @@ def test_pieces_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cl
     assert said.index("train second: begins") < said.index("train first: done")
 
 
+def test_sigterm_ends_what_runs_side_by_side(tmp_path: Path) -> None:
+    stages = '[[stages]]\ntype = "train"\nname = "long"\neach = [{ seed = [1, 2] }]\nsettings = ["seed=$seed"]\n'
+    path, out = chain(tmp_path, f'recipe = "tiny.toml"\n{stages}'), tmp_path / "out"
+    command = [sys.executable, "-m", "anydepth", "chain", str(path), "--out", str(out), "--jobs", "2"]
+    command += ["--set", "training.steps=1000000", "--set", "training.log_every=1"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("long_*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert "stopping long_1, long_2; the same command goes on from there" in said
+    for seed in (1, 2):
+        assert list((out / f"long_{seed}" / "checkpoints").glob("step-*"))
+        assert "go on with --resume" in (out / "logs" / f"long_{seed}.txt").read_text()
+
+
 def test_the_dev_loss_of_a_run_is_that_of_its_weights(tmp_path: Path) -> None:
     """The mean over the validated depths, at the best of the validations or of the averaged checkpoints."""
     lines = [
@@ -273,12 +291,17 @@ def test_a_chain_after_another(tmp_path: Path) -> None:
         planned(path, tmp_path / "out")
 
 
-def test_the_chain_in_the_documentation(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs/chains.md").read_text().partition("```toml\n")[2].partition("```")[0]
-    path = chain(tmp_path, text.replace("my.toml", "tiny.toml"))
-    assert [
-        work.name for work in planned(path, tmp_path / "out", None, small(tmp_path)) if work.stage == "separate"
-    ] == [f"separate_{encoder}_{decoder}" for encoder in (1, 2, 6) for decoder in (1, 2)]
+def test_the_chain_in_the_documentation_with_the_recipe_there(tmp_path: Path) -> None:
+    def toml(page: str, beginning: str) -> str:
+        text = (Path(__file__).parents[2] / "docs" / page).read_text()
+        return beginning + text.partition(f"```toml\n{beginning}")[2].partition("```")[0]
+
+    (tmp_path / "my.toml").write_text(toml("getting-started.md", "# my.toml\n"))
+    (tmp_path / "chain.toml").write_text(toml("chains.md", "recipe = "))
+    works = planned(tmp_path / "chain.toml", tmp_path / "out")
+    assert [work.name for work in works if work.stage == "separate"] == [
+        f"separate_{encoder}_{decoder}" for encoder in (1, 2, 6) for decoder in (1, 2)
+    ]
 
 
 def test_combinations_of_values(tmp_path: Path) -> None:
@@ -343,6 +366,7 @@ def test_new_weights_are_scored_again(tmp_path: Path) -> None:
         (("training.steps=6", "model.layer.width=32"), "student: cannot start from teacher: .* not the same in both"),
         (('data.train.0.target=$distilled', "data.train.0.source=gone"), "student: gone: no such file"),
         (("training.steps=6", "training.stepz=6"), "teacher: --set training.stepz: no such setting"),
+        (("training.steps=6", "training.validate_depths=['2-1']"), "teacher: training.validate_depths: depth 2-1"),
     ],
 )  # fmt: skip
 def test_mistakes_are_found_before_the_first_stage(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:

@@ -143,6 +143,20 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     assert (code, "encoder depths 1, 2" in err) == (2, True)
 
 
+def test_a_classifier_is_not_calibrated(trained: Path, cli: Cli) -> None:
+    code, _, said = cli("calibrate", trained)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "is a classifier: only runs that translate or summarize are calibrated" in said
+
+
+def test_labels_are_counted_before_training(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("label\ttext\n" + "good\tfine words\nbad\tpoor words\n" * 4, encoding="utf-8")
+    changes = (f"data.train=[{{type='labelled',path='{rows}'}}]", "data.dev=[]", "training.steps=1")
+    train(config(folder, *changes), tmp_path / "run")
+    assert "3 labels: good 4, bad 4, label 1" in capfd.readouterr().err
+
+
 def test_a_label_that_was_not_trained_for_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "odd.tsv").write_text("stays\tone one\n")
     code, _, err = cli("evaluate", trained, "--data", tmp_path / "odd.tsv", "--out", tmp_path / "out")

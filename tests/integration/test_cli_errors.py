@@ -1,6 +1,7 @@
 """What users get wrong: one clear line on stderr, exit code 2, no traceback, nothing lost."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
+
+from anydepth.errors import UserError
+from anydepth.files import write_atomically
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = """
@@ -102,6 +106,7 @@ def test_flags(complaint: Callable[..., str], arguments: list[str], expected: st
         (("steps = 2", "steps = 'many'"), "training.steps: expected an integer, got the text 'many'"),
         (("steps = 2", "steps = 0"), "training.steps: must be at least 1"),
         (("heads = 2", "heads = 3"), "model.layer.heads: 3 does not divide the width 16"),
+        (('{ type = "prefix" }', '"prefix"'), 'model.encoder.depth: expected a table, as { type = "prefix" }, got the'),
         (('"prefix"', '"perfix"'), "model.encoder.depth.type: expected one of full, prefix, subnetwork"),
         (("steps = 2", "steps = 2\nsteps = 3"), "not valid TOML: Cannot overwrite a value (at line 19"),
         (("[data]", "schema = 3\n[data]"), "was written by a newer anydepth (schema 3; this one reads up to 1)"),
@@ -141,6 +146,9 @@ def test_soft_gates_in_post_norm_are_refused(complaint: Callable[..., str], reci
 def test_settings_on_the_command_line(complaint: Callable[..., str], recipe: Path) -> None:
     assert complaint("train", recipe, "--set", "training.stpes=5") == (
         "--set training.stpes: no such setting, did you mean steps?"
+    )
+    assert complaint("train", recipe, "--set", "trainig.steps=5") == (
+        "--set trainig: no such setting, did you mean training?"
     )
 
 
@@ -192,6 +200,54 @@ def test_texts_that_cannot_be_read(complaint: Callable[..., str], run: Path, tmp
     assert complaint("translate", run, tmp_path / "latin1") == f"{tmp_path / 'latin1'}:2: invalid UTF-8"
     (tmp_path / "text.gz").write_bytes(b"one\n")
     assert "not a gzip file" in complaint("translate", run, tmp_path / "text.gz")
+
+
+def test_weights_that_may_not_be_read(
+    complaint: Callable[..., str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError("No such file or directory: model.safetensors")  # what safetensors says
+
+    monkeypatch.setattr("anydepth.run.safe_open", refuse)
+    (tmp_path / "text").write_text("one\n")
+    message = complaint("translate", run, tmp_path / "text")
+    assert message == f"{run / 'model.safetensors'} cannot be read: no permission, or no longer there"
+
+
+def test_places_that_cannot_be_written_are_found_before_the_work(
+    complaint: Callable[..., str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("one\n")
+    out = tmp_path / "folder"
+    out.mkdir()
+    message = complaint("translate", run, tmp_path / "text", "--output", out)
+    assert message == f"--output {out} is a folder; a file was expected"
+    message = complaint("translate", run, tmp_path / "text", "--output", tmp_path / "folder" / ".." / "text")
+    assert "this is the text to read; choose another file" in message
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)  # root may write everywhere
+    monkeypatch.setattr("anydepth.run.Run.outputs", lambda *_, **__: pytest.fail("worked in vain"))
+    for verb in (
+        ["translate", run, tmp_path / "text", "--output", out / "output"],
+        ["evaluate", run, "--depths", "1-1"],
+        ["calibrate", run],
+        ["confidence", run],
+    ):
+        assert "cannot be written: no permission to write in" in complaint(*verb)
+
+
+def test_a_full_disk_is_one_line(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one\n")
+    command = [sys.executable, "-m", "anydepth.cli", "translate", str(run), str(tmp_path / "text")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "anydepth: No space left on device\n")
+
+
+def test_a_file_that_cannot_take_its_place_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out" / "old").mkdir(parents=True)
+    with pytest.raises(UserError, match="out cannot be written: Is a directory"):
+        write_atomically(tmp_path / "out", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(
@@ -280,6 +336,15 @@ def test_translations_come_line_by_line(cli: Cli, run: Path, tmp_path: Path) -> 
     code, out, _ = cli("translate", run, text, "--depth", "1-1", "--output", tmp_path / "out")
     assert (code, out) == (0, "")
     assert (tmp_path / "out").read_text().split("\n") == lines
+
+
+def test_a_byte_order_mark_is_not_translated(cli: Cli, run: Path, tmp_path: Path) -> None:
+    outputs = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "text").write_bytes(mark + b"one\r\ntwo\r\n")
+        outputs.append(cli("translate", run, tmp_path / "text", "--set", "decoding.max_ratio=2"))
+    assert outputs[0][1].strip()
+    assert outputs[0] == outputs[1]
 
 
 def test_sampling_is_repeatable(cli: Cli, run: Path, tmp_path: Path) -> None:

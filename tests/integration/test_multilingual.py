@@ -347,7 +347,7 @@ def test_a_chain_scores_every_language(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("translate", "RUN", "FILE"), "say which language is meant: this run knows en-de, en-fr"),
+        (("translate", "RUN", "FILE"), "say which language is meant (--language): this run knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "fi"), "language 'fi': unknown to this run; it knows en-de, en-fr"),
         (("translate", "RUN", "FILE", "--language", "en"), "language 'en': could be en-de or en-fr"),
         (("evaluate", "RUN", "--language", "de-fr"), "its recipe names no test set for de-fr"),
@@ -355,7 +355,7 @@ def test_a_chain_scores_every_language(tmp_path: Path, cli: Cli) -> None:
             ("evaluate", "RUN", "--set", f"data.test=[{TWICE}, {TWICE}]", "--out", "OUT"),
             "its recipe names 2 test sets for en-de; give --source and --reference",
         ),
-        (("export", "RUN", "--to", "anydepth", "--out", "OUT"), "say which is meant"),
+        (("export", "RUN", "--to", "anydepth", "--out", "OUT"), "say which (--language)"),
         (
             ("export", "RUN", "--to", "anydepth", "--out", "OUT", "--language", "all", "--depth", "2-2"),
             "--depth: with --language all every language keeps its own",

@@ -179,6 +179,19 @@ def test_a_damaged_newest_checkpoint(folder: Path, finished: Path, tmp_path: Pat
     assert outcome(run) == outcome(finished)
 
 
+def test_without_a_whole_checkpoint_a_training_begins_again_and_says_so(
+    folder: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with when(5, "train", crash), pytest.raises(Crash):
+        train(config(folder), run, quiet=True)
+    (run / "checkpoints" / "step-00000003" / "state.json").unlink()
+    with pytest.warns(UserWarning, match="state.json is missing"):
+        train(config(folder), run, resume=True)
+    assert "no checkpoint is whole (of 1): the training begins again" in plain(capfd.readouterr().err)
+    assert outcome(run) == outcome(finished)
+
+
 def test_a_damaged_checkpoint_is_no_part_of_the_mean(folder: Path, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with when(12, "valid", crash), pytest.raises(Crash):
@@ -285,6 +298,8 @@ def test_changed_data_are_refused(folder: Path, tmp_path: Path) -> None:
     [
         ("data.train.0.target=missing.de", "missing.de: no such file"),
         ("data.test={type='tsv',path='missing.tsv'}", "missing.tsv: no such file"),
+        ("training.validate_depths=['2-2','3-1']", "validate_depths: depth 3-1: the encoder has depths 1, 2"),
+        ("training.validate_depths=['2x2']", "validate_depths: depth '2x2': expected encoder-decoder layers"),
         ("training.device=cuda:77", "training.device: 'cuda:77' is not here; expected cpu, cuda"),
         ("training.device=abacus", "training.device: 'abacus' is not here; expected cpu, cuda"),
     ],
@@ -297,10 +312,23 @@ def test_what_cannot_work_is_refused_before_a_run_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_depths_that_do_not_exist_are_refused_before_training(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="depth 3: this model runs at 1, 2 layers"):
-        train(config(folder, "training.validate_depths=['2-2', '3-1']"), tmp_path / "run", quiet=True)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+def test_two_trainings_do_not_share_a_folder(folder: Path, finished: Path, tmp_path: Path) -> None:
+    def another() -> None:
+        with pytest.raises(UserError, match="run: another training is at work in this folder"):
+            train(config(folder), tmp_path / "run", resume=True, quiet=True)
+
+    with when(7, "train", another):
+        train(config(folder), tmp_path / "run", quiet=True)
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+def test_a_warmup_that_never_ends_is_told(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
+    train(config(folder, *short), tmp_path / "run")
+    told = "training.optimizer.warmup is 4, but training.steps 2: the learning rate only reaches 0.005 of 0.01"
+    assert told in plain(capfd.readouterr().err)
+    train(config(folder, *short, "training.optimizer.warmup=2"), tmp_path / "other")
+    assert "warmup" not in capfd.readouterr().err
 
 
 # ---- what a run holds

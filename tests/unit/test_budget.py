@@ -156,7 +156,11 @@ def test_auto_takes_the_best_where_all_others_are_worse(tmp_path: Path) -> None:
     assert found.depth == "6-6"
     assert "every faster depth is significantly worse" in found.reason
     # where the best is also the fastest there is nothing to weigh
-    assert Options(record.cells, calibration(times({"1-1": 4.0, "6-6": 1.0})), record).automatic().depth == "6-6"
+    found = Options(record.cells, calibration(times({"1-1": 4.0, "6-6": 1.0})), record).automatic()
+    assert found.depth == "6-6"
+    assert found.reason.endswith("; no other is faster")
+    found = Options(record.cells, calibration(times({"6-6": 4.0})), record).automatic()
+    assert found.reason.endswith("; no other is known")
 
 
 # ---- a run

@@ -249,6 +249,12 @@ def test_the_reference_is_up_to_date() -> None:
     assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == reference()
 
 
+def test_recipes_of_windows_editors(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbfseed = 7\r\n[training]\r\nsteps = 3\r\n")
+    settings = load(tmp_path / "recipe.toml")
+    assert (settings.seed, settings.training.steps) == (7, 3)
+
+
 def test_files_and_schemas() -> None:
     with pytest.raises(UserError, match=r"^missing.toml: no such file$"):
         load("missing.toml")

@@ -78,9 +78,9 @@ def test_tsv(tmp_path: Path) -> None:
     corpus = Tsv(path=str(tmp_path / "a.tsv"), source_column=1, target_column=2)
     pairs, skips = read(corpus)
     assert pairs == [("Haus", "house"), ('"Zitat', 'quote"')]
-    assert skips.counts == {"malformed row": 1, "empty line": 2}
+    assert skips.counts == {"with too few columns": 1, "empty line": 2}
     assert skips.examples == {
-        "malformed row": [f"{corpus.path}:2"],
+        "with too few columns": [f"{corpus.path}:2"],
         "empty line": [f"{corpus.path}:3", f"{corpus.path}:4"],
     }
 
@@ -97,8 +97,8 @@ def test_jsonl(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     pairs, skips = read(Jsonl(path=str(path), source_field="de", target_field="en"))
     assert pairs == [("Häuser", "houses"), ("zwei Zeilen", "two lines")]
-    assert skips.counts == {"malformed row": 1, "empty line": 1, "invalid UTF-8": 1}
-    assert skips.examples["malformed row"] == [f"{path}:2"]
+    assert skips.counts == {"not JSON": 1, "empty line": 1, "invalid UTF-8": 1}
+    assert skips.examples["not JSON"] == [f"{path}:2"]
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,16 @@ def test_a_lost_output_is_decoded_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"beam": 1}, {"batch": 8}, {"lowercase": True}, {"run": Toy("w2")}])
-def test_another_question_starts_anew(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_another_question_starts_anew(
+    tmp_path: Path, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     run_grid(Toy(), tmp_path, ["1-1", "2-2"])
     run = changed.pop("run", Toy())
     grid = run_grid(run, tmp_path, ["2-2"], **changed)
     assert run.decoded == ["2-2"]
     assert len(grid["cells"]) == 1
     assert not (tmp_path / "outputs" / "1-1.txt").exists()
+    assert "grid.json: scores of other weights, settings or another test set are replaced" in capsys.readouterr().err
 
 
 def test_unknown_weights_are_never_taken_for_the_same(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     skips = Skips()
     rows = list(read_rows(Labelled(path=str(file)), "train", skips))
     assert [(row.source, row.label) for row in rows] == [("good", "yes"), ("bad", "no")]
-    assert skips.counts == {"malformed row": 1, "empty line": 3}
+    assert skips.counts == {"with too few columns": 1, "empty line": 3}
 
 
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> None:
@@ -63,8 +63,9 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> 
     words = Labelled(path=str(written(tmp_path, ["b\tx", "a\ty"])), label_column=0)
     assert labels_of((words,)) == ("a", "b")
     assert len(labels_of((BuiltinLabelled(size=3),))) == 8
-    with pytest.raises(UserError, match="1 label found"):
-        labels_of((Labelled(path=str(written(tmp_path, ["a\tx"]))),))
+    file = written(tmp_path, ["a\tx", "no tab"])
+    with pytest.raises(UserError, match=rf"1 label found, 'a'; .* 1 with too few columns \({file}:2\)"):
+        labels_of((Labelled(path=str(file)),))
 
 
 def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:

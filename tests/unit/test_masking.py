@@ -188,8 +188,8 @@ def test_text_comes_from_lines_columns_and_fields(tmp_path: Path) -> None:
     corpora = {
         "a.txt": (Text(path=str(tmp_path / "a.txt")), {"empty line": 1}),
         "gz": (Text(path=str(tmp_path / "a.txt.gz")), {}),
-        "tsv": (Text(path=str(tmp_path / "a.tsv"), column=1), {"malformed row": 1}),
-        "jsonl": (Text(path=str(tmp_path / "a.jsonl"), field="text"), {"malformed row": 1, "invalid UTF-8": 1}),
+        "tsv": (Text(path=str(tmp_path / "a.tsv"), column=1), {"with too few columns": 1}),
+        "jsonl": (Text(path=str(tmp_path / "a.jsonl"), field="text"), {"not JSON": 1, "invalid UTF-8": 1}),
     }
     for corpus, skipped in corpora.values():
         skips = Skips()

@@ -122,6 +122,11 @@ def test_mistakes_are_named(run: Run, arguments: dict, message: str) -> None:
         run.translate(TEXTS, **arguments)
 
 
+def test_a_single_text_is_not_taken_for_its_characters(run: Run) -> None:
+    with pytest.raises(UserError, match=r"texts: expected a list, such as \['one two'\], not a single text"):
+        run.translate("one two")
+
+
 def test_too_long_a_text_is_named_by_its_line(run: Run) -> None:
     with pytest.raises(UserError, match="line 2: 40 tokens, but this model reads 39 at most"):
         run.translate(["one", "!" * 39])  # a space is put before it

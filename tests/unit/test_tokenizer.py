@@ -213,7 +213,7 @@ def test_training_on_a_sample(tmp_path: Path, data: DataConfig) -> None:
 def test_nothing_to_train_on(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n", encoding="utf-8")
     corpus = ParallelText(source=str(tmp_path / "empty"), target=str(tmp_path / "empty"))
-    with pytest.raises(UserError, match="no usable pair"):
+    with pytest.raises(UserError, match="empty: no usable pair; skipped 2 pairs: 2 empty line"):
         build(TokenizerConfig(), DataConfig(train=(corpus,)), print)
 
 

@@ -23,7 +23,7 @@ from anydepth.chain.stages import (
 from anydepth.chain.work import Choice, Distillation, Evaluation, Judgement, Report, Training, Work
 from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
-from anydepth.config_checks import stacks_of
+from anydepth.config_checks import check_validation, stacks_of
 from anydepth.data.corpora import ParallelText
 from anydepth.data.languages import known_languages
 from anydepth.depth.latent import LatentConfig
@@ -97,6 +97,7 @@ class Planner:
         try:
             # settings with a $ make the chain what it is: --set changes the others
             config = load_config(stage.recipe, (*plain, *self.settings, *linked))
+            check_validation(config.training.validate_depths, config.model)
         except UserError as error:
             raise self.mistake(name, str(error)) from None
         if not config.data.cache:  # runs with the same tokenizer share their data

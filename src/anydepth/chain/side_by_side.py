@@ -49,12 +49,17 @@ class SideBySide:
         self.failed: list[str] = []
 
     def run(self) -> None:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it, too, ends what was started
         try:
             while self.waiting or self.running:
                 self.collect()
                 self.start()
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-        finally:  # stopped by Ctrl-C: trainings save what they have
+        except KeyboardInterrupt:
+            self.console.print(f"stopping {', '.join(self.running) or 'now'}; the same command goes on from there")
+            raise
+        finally:  # trainings save what they have
+            signal.signal(signal.SIGTERM, before)
             for process, _ in self.running.values():
                 process.send_signal(signal.SIGINT)
             for process, _ in self.running.values():

@@ -191,7 +191,7 @@ def read_stages(path: Path, recipe: Path | None, later: tuple[Path, ...] = ()) -
     if path.resolve() in later:
         raise UserError(f"{path}: comes after itself")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors write the mark
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

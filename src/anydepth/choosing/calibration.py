@@ -254,6 +254,7 @@ def keep(calibration: Calibration, folder: Path) -> Path:
 
 def find_calibration(run: "Run", beam: int, key: str = "", precision: Precision | None = None) -> Calibration:
     """The one for this machine and these weights; where there is none, what to do about it."""
+    check_decodes(run)
     if run.folder is None:
         raise UserError("this run has no folder, so no calibration beside it: choose a depth")
     file, origin = run.folder / NAME, origin_of(run, beam, key, precision)
@@ -269,6 +270,13 @@ def find_calibration(run: "Run", beam: int, key: str = "", precision: Precision 
     unlike, nearest = min(zip(differing, known), key=lambda both: ("machine" in both[0], len(both[0])))
     reasons = [f"{name} {said(name, nearest.origin.get(name))}, not {said(name, origin[name])}" for name in unlike]
     raise UserError(f"{file} was measured with {'; '.join(reasons)}: {again}")
+
+
+def check_decodes(run: "Run") -> None:
+    """Times are measured and predicted of searches, which other models do not make."""
+    if run.config.model.type != "translator":
+        kind = run.config.model.type
+        raise UserError(f"{run.folder or 'this run'} is a {kind}: only runs that translate or summarize are calibrated")
 
 
 def said(name: str, value: Any) -> str:

@@ -72,7 +72,9 @@ class Selector:
     def ms(self) -> Array:
         """Of a sentence at each depth."""
         if "ms" not in self.facts:
-            raise UserError("the selector knows no times: evaluate the run, then train it again, or give --times")
+            raise UserError(
+                "the selector knows no times: evaluate the run at all depths, then train it again, or give --times"
+            )
         return np.array([self.facts["ms"][depth] for depth in self.depths])
 
     @cached_property

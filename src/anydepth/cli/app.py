@@ -1,5 +1,6 @@
 """The command itself, its mistakes, and options that several verbs have."""
 
+import errno
 import io
 import sys
 import warnings
@@ -49,6 +50,9 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. D
 Depth = Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write can meet that is nobody's mistake in here; such errors often do not know their file."""
+
 
 def main() -> None:
     """The entry point: mistakes become one line, Ctrl-C exit code 130."""
@@ -61,9 +65,9 @@ def main() -> None:
     except UserError as error:
         complain(str(error))
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in DISK_TROUBLE:
             raise
-        complain(f"{error.filename}: {error.strerror}")
+        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
     except Exception as error:
         # typer's own complaints about flags; their class moves between its versions
         if not hasattr(error, "format_message"):

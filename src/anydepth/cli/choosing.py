@@ -14,6 +14,7 @@ from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language,
 from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import read_calibration_texts, read_test_set, read_test_sets
+from anydepth.files import check_writable
 from anydepth.progress import progress_bar, progress_for
 
 
@@ -42,7 +43,7 @@ def calibrate(
 ) -> None:
     """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
     from anydepth.choosing.budget import worthwhile_depths
-    from anydepth.choosing.calibration import NAME, keep, read_calibrations
+    from anydepth.choosing.calibration import NAME, check_decodes, keep, read_calibrations
     from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
     from anydepth.choosing.tables import print_calibration
 
@@ -50,7 +51,9 @@ def calibrate(
         raise UserError(f"--precision: not with --engine {engine}")
     texts = read_calibration_texts(run, source, language)
     loaded = load_for(engine, run, device, (), language)
+    check_decodes(loaded)
     read_calibrations(run / NAME)  # complains about a damaged file before any time is spent
+    check_writable(run / NAME)
     sizes = parse_numbers("--batches", batches) if batches is not None else (1,) if quick else BATCHES
     with progress_for("calibrating", "%") as show:
         made = calibrate(
@@ -91,6 +94,7 @@ def confidence(
     texts = read_calibration_texts(run, source, language)
     loaded = load(run, device).in_language(language)
     read_confidences(run / NAME)  # complains about a damaged file before any time is spent
+    check_writable(run / NAME)
     with progress_for("testing", "margins") as show:
         found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
     file = keep_confidence(found, run)

@@ -26,6 +26,7 @@ from anydepth.cli.asking import automatic_depth, load_for, margin_of
 from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import read_texts, say_how_many_were_cut
+from anydepth.files import check_writable
 from anydepth.progress import progress_bar
 
 
@@ -76,7 +77,7 @@ def translate(
     output: Output = None,
 ) -> None:
     """Translate text, one sentence a line, at any depth."""
-    check_output(output)
+    check_output(output, file)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     for name, value in sampling.items():
         if value is not None and not sample:
@@ -130,7 +131,7 @@ def summarize(
     """Summarize documents, one a line, at any depth."""
     from anydepth.run import load
 
-    check_output(output)
+    check_output(output, file)
     loaded = load(run, device, settings=settings or ()).in_language(language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "min_length": min_length, "max_length": max_length}
     decoding["precision"] = precision
@@ -139,9 +140,15 @@ def summarize(
     say_how_many_were_cut(loaded, texts)
 
 
-def check_output(output: Path | None) -> None:
-    if output and not output.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {output.parent}")
+def check_output(output: Path | None, source: Path | None) -> None:
+    """Before anything is decoded: what cannot be written would be lost, and so would a text that is written over."""
+    if output and source and output.exists() and source.exists() and output.samefile(source):
+        raise UserError(f"--output {output}: this is the text to read; choose another file")
+    if output:
+        try:
+            check_writable(output)
+        except UserError as error:
+            raise UserError(f"--output {error}") from None
 
 
 @app.command()

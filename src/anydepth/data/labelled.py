@@ -17,6 +17,8 @@ from anydepth.data.builtin_corpora import BuiltinLabelled
 from anydepth.data.lines import read_lines
 from anydepth.errors import UserError
 
+TOO_FEW = "with too few columns"
+
 if TYPE_CHECKING:
     from anydepth.data.corpora import CorpusConfig
     from anydepth.data.reading import Skips
@@ -83,7 +85,7 @@ def read_labelled(corpus: Labelled, skips: "Skips") -> Iterator[LabelledRow]:
         if line.problem or not line.text.strip():
             skips.add(line.problem or "empty line", line.place)
         elif len(columns) <= max(corpus.label_column, corpus.text_column):
-            skips.add("malformed row", line.place)
+            skips.add(TOO_FEW, line.place)
         elif not (columns[corpus.text_column].strip() and columns[corpus.label_column].strip()):
             skips.add("empty line", line.place)
         else:
@@ -105,15 +107,17 @@ def labels_of(corpora: "tuple[CorpusConfig, ...]") -> tuple[str, ...]:
     """The labels of some corpora, in order: as numbers where all are, else as text."""
     from anydepth.data.reading import Skips
 
-    found: set[str] = set()
+    found, skips = set[str](), Skips()
     for corpus in corpora:
         if isinstance(corpus, BuiltinLabelled):
             from anydepth.data import builtin
 
             found.update(builtin.LABELS)
         elif isinstance(corpus, Labelled):
-            found.update(row.label for row in read_labelled(corpus, Skips()))
+            found.update(row.label for row in read_labelled(corpus, skips))
     if len(found) < 2:
-        raise UserError(f"data.train: {len(found)} label{'' if len(found) == 1 else 's'} found; expected two or more")
+        labels = f"{len(found)} label{'' if len(found) == 1 else 's'} found{''.join(f', {name!r}' for name in found)}"
+        summary = f"; {skips.summary()}" if skips.total else ""
+        raise UserError(f"data.train: {labels}; expected two or more, each row a label, a tab and a text{summary}")
     numbers = all(label.isdigit() for label in found)
     return tuple(sorted(found, key=int if numbers else str))

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, cast
 
 from anydepth.data.builtin_corpora import Builtin, BuiltinCorpus, BuiltinLabelled, BuiltinNotices, BuiltinText, make
 from anydepth.data.corpora import CorpusConfig, Jsonl, ParallelText, Split, Text, Tsv
-from anydepth.data.labelled import Labelled, read_labelled
+from anydepth.data.labelled import TOO_FEW, Labelled, read_labelled
 from anydepth.data.lines import NOT_UTF8, Line, count_lines, read_lines
 from anydepth.errors import UserError
 
 LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
-EMPTY, MALFORMED = "empty line", "malformed row"
+EMPTY, NOT_JSON = "empty line", "not JSON"
 
 
 @dataclass
@@ -161,7 +161,7 @@ def _read_tsv(corpus: Tsv, skips: Skips) -> Iterator[Row]:
         if line.problem or not line.text.strip():
             skips.add(line.problem or EMPTY, line.place)
         elif len(columns) <= max(corpus.source_column, corpus.target_column):
-            skips.add(MALFORMED, line.place)
+            skips.add(TOO_FEW, line.place)
         else:
             source, target = columns[corpus.source_column], columns[corpus.target_column]
             yield from _if_usable(Row(line.place, source, target), skips)
@@ -185,7 +185,7 @@ def _read_text(corpus: Text, skips: Skips) -> Iterator[Row]:
         elif corpus.column is None:
             yield Row(line.place, line.text)
         elif len(columns := line.text.split("\t")) <= corpus.column:
-            skips.add(MALFORMED, line.place)
+            skips.add(TOO_FEW, line.place)
         else:
             yield from _if_usable(Row(line.place, columns[corpus.column]), skips)
 
@@ -198,7 +198,7 @@ def _json_record(line: Line, skips: Skips) -> list[Any]:
     try:
         return [json.loads(line.text)]
     except (ValueError, RecursionError):
-        skips.add(MALFORMED, line.place)
+        skips.add(NOT_JSON, line.place)
         return []
 
 

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from anydepth.data.corpora import DataConfig
-from anydepth.data.reading import Skips, count_rows, read_pairs
+from anydepth.data.reading import Skips, count_rows, name_of, read_pairs
 from anydepth.data.tokenizer import BYTES, SPECIAL, Tokenizer, TokenizerConfig, TokenizerPair, tags_of
 from anydepth.errors import UserError
 
@@ -32,6 +32,7 @@ def build(
         return TokenizerPair(tokenizer, tokenizer)
     if config.source_path:
         return TokenizerPair(Tokenizer.load(config.source_path).with_tokens(added), Tokenizer.load(config.target_path))
+    _check_usable(data)
     quotas = _quotas(data, config.sample)
     kind = "joint" if config.joint else "separate"
     pairs = sum(wanted for wanted, _ in quotas)
@@ -62,6 +63,14 @@ class _Sample:
             for number, pair in enumerate(read_pairs(corpus, "train", Skips())):
                 if (number + 1) * wanted // lines > number * wanted // lines:
                     yield from (pair[side] for side in self.sides if pair[side])
+
+
+def _check_usable(data: DataConfig) -> None:
+    """Refuses corpora that are empty, or of which every line is skipped."""
+    skips = Skips()
+    if not any(True for corpus in data.train for _ in read_pairs(corpus, "train", skips)):
+        names = ", ".join(name_of(corpus) for corpus in data.train)
+        raise UserError(f"{names}: no usable pair; {skips.summary() or 'there are no lines'}")
 
 
 def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:

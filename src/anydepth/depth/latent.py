@@ -119,7 +119,7 @@ class Latent(Depth):
             return 0
         name = self.config.row_name(key)
         if name not in self.keys:
-            wrong = f"language {key!r}: unknown" if key else "each language has layers of its own: say which is meant"
+            wrong = f"language {key!r}: unknown" if key else "each language has its own layers: say which (--language)"
             raise UserError(f"{wrong}; this model knows {', '.join(self.keys) or 'none'}")
         return self.keys.index(name)
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,9 @@ def _measured_before(out: Path, settings: dict[str, Any], sentences: int) -> dic
 
 def _begin(out: Path, source: list[str], reference: list[str]) -> None:
     """The first depth is measured: only now give up the outputs of an earlier, different evaluation."""
+    if (out / "grid.json").exists():
+        replaced = "scores of other weights, settings or another test set are replaced"
+        print(f"anydepth: {out / 'grid.json'}: {replaced}; --out keeps both", file=sys.stderr)
     folder = out / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (*folder.glob("*.txt"), *(out / STATISTICS).glob("*.npz")):

@@ -1,5 +1,6 @@
 """The texts that a run is judged on: given as files, or those that its recipe names."""
 
+import codecs
 import gzip
 import sys
 import zlib
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def read_texts(file: Path | None) -> list[str]:
-    """The lines of a file, or of stdin."""
+    """The lines of a file, or of stdin, without a byte order mark."""
     name = "stdin" if file is None else str(file)
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()
         data = gzip.decompress(data) if file and file.suffix == ".gz" else data
-        text = data.decode("utf-8")
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{name}: no such file") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
@@ -59,7 +60,7 @@ def read_test_sets(
     keys = [corpus.key for corpus in corpora]
     if twice := [key for key in keys if keys.count(key) > 1]:
         which = f" for {twice[0]}" if twice[0] else " without a key"
-        raise UserError(f"{run}: its recipe names {len(twice)} test sets{which}; give --source and --reference")
+        raise UserError(f"{run}: its recipe names {len(twice)} {on} sets{which}; give --source and --reference")
     skips, found = Skips(), {}
     for corpus in corpora:
         pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
@@ -73,7 +74,8 @@ def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
     """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
     found = read_test_sets(run, *given, **more)
     if len(found) > 1:
-        raise UserError(f"{run}: its recipe names {len(found)} test sets; expected one")
+        which = "give --language" if "language" in more else "expected one"
+        raise UserError(f"{run}: its recipe names {len(found)} {more.get('on', 'test')} sets; {which}")
     (test_set,) = found.values()
     return test_set
 

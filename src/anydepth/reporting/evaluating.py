@@ -32,9 +32,11 @@ def evaluate_run(
     """
     from anydepth.config import dump
     from anydepth.decoding.decoder import changed
-    from anydepth.files import write_atomically
+    from anydepth.files import check_writable, write_atomically
     from anydepth.reporting.report import write_report
 
+    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "grid.json")
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
     with depths_shown() as show:
         grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
@@ -56,10 +58,11 @@ def evaluate_encoder(
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
     from anydepth.config import dump
-    from anydepth.files import write_atomically
+    from anydepth.files import check_writable, write_atomically
     from anydepth.reporting.report import write_report
 
     folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "grid.json")
     with depths_shown() as show:
         grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, texts, notes)
     if notes is not None:

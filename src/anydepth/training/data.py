@@ -1,5 +1,6 @@
 """From a recipe's corpora to a stream of batches that knows its place."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import Progress
 from safetensors import SafetensorError
@@ -165,8 +167,9 @@ def tokenize_corpora(config: Config, out: Path, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)
+    say = partial(console.print, highlight=False, soft_wrap=True)
     if not any((out / name).exists() for name in ("tokenizer.json", "tokenizer.source.json")):
-        make_tokenizers(config, out, partial(console.print, highlight=False))
+        make_tokenizers(config, out, say)
     tokenizers = TokenizerPair.load(out)
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
@@ -177,12 +180,25 @@ def tokenize_corpora(config: Config, out: Path, quiet: bool) -> None:
             bar.update(tasks[name], completed=done)
 
         for split in ("train", "dev"):
-            for store in tokenize_all(config.data, split, tokenizers, out / "data", show):
+            stores = tokenize_all(config.data, split, tokenizers, out / "data", show)
+            for store in stores:
                 if summary := store.skips.summary():
-                    console.print(f"{split}: {summary}", highlight=False)
+                    say(f"{split}: {summary}; {len(store)} left")
                 if store.cut:
-                    limit = f"data.max_source = {config.data.max_source}"
-                    console.print(f"{split}: cut {store.cut} sources to {limit} tokens", highlight=False)
+                    say(f"{split}: cut {store.cut} sources to data.max_source = {config.data.max_source} tokens")
+            if split == "train":
+                say_labels([store for store in stores if store.label_names], say)
+
+
+def say_labels(stores: list[Store], say: Callable[[str], None]) -> None:
+    """How many texts have which label: a heading or a typing error shows as a label that is rare."""
+    counts = Counter[str]()
+    for store in stores:
+        numbers = np.bincount(store.labels(np.arange(len(store))), minlength=len(store.label_names))
+        counts.update(dict(zip(store.label_names, numbers.tolist())))
+    if counts:
+        shown = counts.most_common() if len(counts) <= 20 else [*counts.most_common(10), *counts.most_common()[-10:]]
+        say(f"{len(counts)} labels: {', '.join(f'{label} {count}' for label, count in shown)}")
 
 
 def make_tokenizers(config: Config, out: Path, say: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
-from anydepth.training.folder import no_run_if_refused, open_run
+from anydepth.training.folder import no_run_if_refused, opened_run
 from anydepth.training.gradients import LayerNorms, read_norms
 from anydepth.training.journal import Journal
 from anydepth.training.optim import Optimizers, learning_rate
@@ -35,9 +35,17 @@ from anydepth.training.window import Progress, Window
 
 def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) -> Path:
     """Trains what the configuration describes into the folder `out`."""
-    settings, ranks = config.training, join(config.training.device)
-    config = with_labels(config)
-    first_does(ranks, lambda: open_run(config, out, resume))
+    ranks, config = join(config.training.device), with_labels(config)
+    with ExitStack() as held:
+        first_does(ranks, lambda: held.enter_context(opened_run(config, out, resume)))
+        train_model(config, out, ranks, resume, quiet)
+    leave()
+    return out
+
+
+def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bool) -> None:
+    """All of it, in a folder that is there and is ours."""
+    settings = config.training
     with no_run_if_refused(out, new=ranks.first and not resume):
         data = prepare(config, out, ranks, quiet)
     torch.manual_seed(mixed(config.seed, 0))
@@ -48,6 +56,7 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) 
         run = Training(config, out, ranks, data, model, optimizers, journal)
         if resume:
             run.restore()
+        warn_of_warmup(settings, journal)
         if settings.start_from and run.progress.step == 0:
             take_weights(model, settings.start_from)
         predictions = data.task.predictions(data.batches)
@@ -70,8 +79,17 @@ def train(config: Config, out: Path, resume: bool = False, quiet: bool = False) 
                     journal.say(f"stopped after step {run.progress.step}; go on with --resume")
                     raise KeyboardInterrupt
         run.finish()
-    leave()
-    return out
+
+
+def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
+    """The default warm-up is for long trainings; a first try on little data would seem to learn nothing."""
+    warmup, peak = settings.optimizer.warmup, settings.optimizer.learning_rate
+    if settings.steps < warmup:
+        reached = f"{learning_rate(settings.optimizer, settings.steps, settings.steps):.1g} of {peak:g}"
+        journal.say(
+            f"warning: training.optimizer.warmup is {warmup}, but training.steps {settings.steps}: "
+            f"the learning rate only reaches {reached}"
+        )
 
 
 @contextmanager
@@ -136,6 +154,8 @@ class Training:
         """Goes back to the newest whole checkpoint, or to the very start if there is none yet."""
         found = checkpoint.newest(self.checkpoints)
         if found is None:
+            if damaged := checkpoint.steps(self.checkpoints):
+                self.journal.say(f"warning: no checkpoint is whole (of {len(damaged)}): the training begins again")
             return self.journal.rewind(0, 0)
         finished = self.finished_mark.exists() and self.finished_mark.read_text() == str(found.step)
         if agree(finished, self.ranks):
