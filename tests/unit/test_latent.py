@@ -122,7 +122,7 @@ def test_unknown_and_missing_keys_are_refused() -> None:
     policy = latent(per="target", keys=("de", "fr"))
     with pytest.raises(UserError, match="language 'en-it': unknown; this model knows de, fr"):
         policy.plan(Request(key="en-it"))
-    with pytest.raises(UserError, match="say which is meant; this model knows de, fr"):
+    with pytest.raises(UserError, match=r"say which \(--language\); this model knows de, fr"):
         policy.plan(Request())
     with pytest.raises(UserError, match="language 'en-it': unknown"):
         policy.sample(Request(key="en-it"), generator())
