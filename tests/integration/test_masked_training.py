@@ -354,4 +354,4 @@ def test_given_text_is_read_in_the_language_given(three_languages: Path, tmp_pat
         layers += [cell["encoder"] for cell in cells_of(tmp_path / "here")]
     assert layers == [3, 2, 3]  # what was measured in another language is not taken for this one's
     code, _, err = cli(*arguments)
-    assert (code, "say which is meant" in err) == (2, True)
+    assert (code, "say which (--language)" in err) == (2, True)
