@@ -218,7 +218,7 @@ class Run:
         "adaptive" a text is read until `leave` says so: a probability, or a patience such as "patience 2"."""
         from anydepth.classifying.labels import classify
 
-        check_texts(texts)
+        check_asked(texts, depth)
         return classify(self, texts, depth, batch, leave, progress)
 
     def describe(self, depth: str | None = None) -> dict[str, Any]:
@@ -234,6 +234,7 @@ class Run:
     def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
         """The `n_best` translations of each text; `depth="selector"` chooses one for each (choosing/selector.py)."""
         self.check_task("translations")
+        check_asked(texts, depth)
         if depth is not None and depth.startswith("selector"):
             from anydepth.choosing.selector import outputs_at_chosen_depths
 
@@ -270,7 +271,7 @@ class Run:
         temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
         An empty text has one empty output.
         """
-        check_texts(texts)
+        check_asked(texts, depth)
         key, _ = key or self.key, self.translator
         decoding = changed(self.config.decoding, settings)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
@@ -368,7 +369,9 @@ class Run:
                 raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """A single text is a sequence of texts, too: its characters."""
+def check_asked(texts: Sequence[str], depth: str | None) -> None:
+    """A single text is a sequence of texts, too: its characters. A depth may look like a number."""
     if isinstance(texts, str):
         raise UserError(f"texts: expected a list, such as [{texts[:20]!r}], not a single text")
+    if not isinstance(depth, str | None):
+        raise UserError(f"depth: expected a text, such as {str(depth)!r} or '6-2', not {type(depth).__name__} {depth}")

@@ -125,6 +125,8 @@ def test_mistakes_are_named(run: Run, arguments: dict, message: str) -> None:
 def test_a_single_text_is_not_taken_for_its_characters(run: Run) -> None:
     with pytest.raises(UserError, match=r"texts: expected a list, such as \['one two'\], not a single text"):
         run.translate("one two")
+    with pytest.raises(UserError, match=r"depth: expected a text, such as '3' or '6-2', not int 3"):
+        run.translate(["one two"], 3)
 
 
 def test_too_long_a_text_is_named_by_its_line(run: Run) -> None:
