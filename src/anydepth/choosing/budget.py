@@ -94,8 +94,10 @@ class Options:
         chosen = next((cell for cell in front[:-1] if corrected[depth_name(cell)] >= LEVEL), best)
         reason = f"depth {self.says(chosen)}"
         if chosen is best:
-            others = "no other is known" if len(timed) == 1 else "no other is faster"
-            others = "every faster depth is significantly worse" if len(front) > 1 else others
+            if len(front) > 1:
+                others = "every faster depth is significantly worse"
+            else:
+                others = "no other is faster" if len(timed) > 1 else "no other is known"
             return Automatic(depth_name(chosen), f"{reason}; {others}")
         chance = corrected[depth_name(chosen)]
         reason += f"; not significantly worse (p = {chance:.2g}) than {self.says(best)}"

@@ -1,6 +1,6 @@
 """What `anydepth evaluate` does: from a run to its grid.json and its report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,9 @@ from anydepth.progress import depths_shown
 
 if TYPE_CHECKING:
     from anydepth.classifying.leaving import Rule
+    from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig
+    from anydepth.evaluation.grid import Progress as GridProgress
     from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run
 
@@ -30,20 +32,12 @@ def evaluate_run(
 
     With `notes` the folder is not the run's own, and gets a config.toml that says how the run was decoded.
     """
-    from anydepth.config import dump
     from anydepth.decoding.decoder import changed
-    from anydepth.files import check_writable, write_atomically
-    from anydepth.reporting.report import write_report
 
-    folder.mkdir(parents=True, exist_ok=True)
-    check_writable(folder / "grid.json")
     decoding = changed(run.config.decoding, {"beam": beam, "batch": batch})
-    with depths_shown() as show:
-        grid = fill_grid(run, folder, test_sets, depths, decoding.beam, decoding.batch, show, lowercase, notes)
-    if notes is not None:
-        write_atomically(folder / "config.toml", dump(replace(run.config, decoding=decoding)))
-    write_report([folder], folder / "report.html")
-    return grid
+    given = test_sets, depths, decoding.beam, decoding.batch
+    config = replace(run.config, decoding=decoding)
+    return reported(folder, config, notes, lambda show: fill_grid(run, folder, *given, show, lowercase, notes))
 
 
 def evaluate_encoder(
@@ -57,6 +51,14 @@ def evaluate_encoder(
     notes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """As `evaluate_run`: the perplexity of a masked language model on all of these, or the accuracy of a classifier."""
+    given, further = (run, folder, corpora, depths), (batch, exits, texts, notes)
+    return reported(folder, run.config, notes, lambda show: fill_encoder_grid(*given, show, *further))
+
+
+def reported(
+    folder: Path, config: "Config", notes: dict[str, Any] | None, fill: Callable[["GridProgress"], dict[str, Any]]
+) -> dict[str, Any]:
+    """The grid that `fill` makes in a folder, and its report; where the folder is not the run's own, also its settings."""
     from anydepth.config import dump
     from anydepth.files import check_writable, write_atomically
     from anydepth.reporting.report import write_report
@@ -64,9 +66,9 @@ def evaluate_encoder(
     folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "grid.json")
     with depths_shown() as show:
-        grid = fill_encoder_grid(run, folder, corpora, depths, show, batch, exits, texts, notes)
+        grid = fill(show)
     if notes is not None:
-        write_atomically(folder / "config.toml", dump(run.config))
+        write_atomically(folder / "config.toml", dump(config))
     write_report([folder], folder / "report.html")
     return grid
 
