@@ -58,7 +58,7 @@ def evaluate_encoder(
 def reported(
     folder: Path, config: "Config", notes: dict[str, Any] | None, fill: Callable[["GridProgress"], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The grid that `fill` makes in a folder, and its report; where the folder is not the run's own, also its settings."""
+    """The grid that `fill` makes in a folder, and its report; its settings, too, if the folder is not the run's own."""
     from anydepth.config import dump
     from anydepth.files import check_writable, write_atomically
     from anydepth.reporting.report import write_report
