@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn.cache import AnySlot, Held
+from anydepth.nn.gating import Projection, project
 from anydepth.nn.packed_attention import BLOCK, KERNEL_HEADS, short_attention
 
 MOSTLY_SHORT = 512
@@ -88,7 +89,8 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, sees: Sees, slot: AnySlot | None = None) -> Tensor:
+    def forward(self, x: Tensor, sees: Sees, slot: AnySlot | None = None, end: Projection | None = None) -> Tensor:
+        """`end` is used instead of `out`."""
         q, k, v = split_heads(self.qkv(x), 3, self.heads)
         dropout = self.dropout if self.training else 0.0
         if slot is None:
@@ -96,7 +98,7 @@ class SelfAttention(nn.Module):
         else:
             k, v, seen = slot.append(k, v)
             attended = attend(q, k, v, Padded(seen), causal=False, dropout=dropout)
-        return self.out(attended.flatten(2))
+        return project(attended.flatten(2), self.out, end)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Without the queries."""
@@ -118,7 +120,9 @@ class CrossAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=bias)
         self.out = nn.Linear(width, width, bias=bias)
 
-    def forward(self, x: Tensor, memory: Tensor, sees: Sees, held: Held | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, sees: Sees, held: Held | None = None, end: Projection | None = None
+    ) -> Tensor:
         q = self.queries(x)
         if held is None:
             k, v = self.keys_and_values(memory)
@@ -127,7 +131,7 @@ class CrossAttention(nn.Module):
                 held.pair = self.keys_and_values(memory)
             k, v = held.pair
         attended = attend(q, k, v, sees, causal=False, dropout=self.dropout if self.training else 0.0)
-        return self.out(attended.flatten(2))
+        return project(attended.flatten(2), self.out, end)
 
     def queries(self, x: Tensor) -> Tensor:
         return self.query(x).view(*x.shape[:2], self.heads, -1)

@@ -14,9 +14,14 @@ from anydepth.config_class import config
 from anydepth.nn.attention import CrossAttention, Sees, SelfAttention
 from anydepth.nn.cache import AnySlot
 from anydepth.nn.context import ContextAttention, Folded, NormedCrossAttention
+from anydepth.nn.gating import Ends, Projection, project
 
 COMPILER: dict[str, Any] = {"triton.mix_order_reduction": False}
 """Layer-norm gradients by two reductions instead of one of mixed order: 9 % of a whole training step on an H200."""
+
+Gate = Tensor | Ends | None
+"""What scales a layer's branches: a 0-d tensor, (B, 1, 1) if sentences differ, (1, N, 1) if words do; the projections
+at their ends with the gate in them; or None for 1."""
 
 
 @config
@@ -87,7 +92,7 @@ class Layer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        gate: Tensor | None,
+        gate: Gate,
         sees: Sees,
         memory: Tensor | None = None,
         sees_memory: Sees | None = None,
@@ -95,15 +100,14 @@ class Layer(nn.Module):
         context: Tensor | None = None,
         folded: Folded | None = None,
     ) -> Tensor:
-        """(B, T, D) → (B, T, D). `gate` is a 0-d tensor, (B, 1, 1) if sentences differ, (1, N, 1) if words do, or None
-        for 1."""
+        """(B, T, D) → (B, T, D)."""
         x = self.begin(x, gate, sees, slot, context, folded)
         return self.finish(x, gate, memory, sees_memory, slot, context)
 
     def begin(
         self,
         x: Tensor,
-        gate: Tensor | None,
+        gate: Gate,
         sees: Sees,
         slot: AnySlot | None = None,
         context: Tensor | None = None,
@@ -111,7 +115,8 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Self-attention: what, in a decoder, does not depend on the source."""
         if self.context is None or self.cross is not None:
-            branch = self.attention(self.enter(x, self.attention_norm), sees, slot)
+            end = gate.attention if isinstance(gate, Ends) else None
+            branch = self.attention(self.enter(x, self.attention_norm), sees, slot, end)
         else:
             assert context is not None
             if folded is not None:
@@ -123,7 +128,7 @@ class Layer(nn.Module):
     def finish(
         self,
         x: Tensor,
-        gate: Tensor | None,
+        gate: Gate,
         memory: Tensor | None,
         sees_memory: Sees | None,
         slot: AnySlot | None = None,
@@ -135,12 +140,13 @@ class Layer(nn.Module):
             assert memory is not None
             assert sees_memory is not None
             entered = self.enter(x, self.cross_norm)
-            branch = self.cross(entered, memory, sees_memory, slot and slot.memory)
+            end = gate.cross if isinstance(gate, Ends) else None
+            branch = self.cross(entered, memory, sees_memory, slot and slot.memory, end)
             if self.context is not None:
                 assert context is not None
                 branch = self.context(branch, entered, context, sees_memory, slot and slot.context)
             x = self.leave(x, branch, gate, self.cross_norm)
-        branch = self.feed_forward(self.enter(x, self.ffn_norm))
+        branch = self.feed_forward(self.enter(x, self.ffn_norm), gate.ffn if isinstance(gate, Ends) else None)
         return self.leave(x, branch, gate, self.ffn_norm)
 
     @property
@@ -150,6 +156,13 @@ class Layer(nn.Module):
         if not (isinstance(context, NormedCrossAttention) and isinstance(self.attention_norm, nn.LayerNorm)):
             return None
         return self.attention, self.attention_norm, context
+
+    @property
+    def ends(self) -> tuple[nn.Linear, ...] | None:
+        """The projections that end the branches, in the order of `Ends`; none where a branch ends otherwise."""
+        if self.context is not None:
+            return None
+        return self.attention.out, self.shrink, *(() if self.cross is None else (self.cross.out,))
 
     def projections(self) -> list[nn.Linear]:
         """Those whose weights are used as they stand."""
@@ -173,15 +186,15 @@ class Layer(nn.Module):
     def enter(self, x: Tensor, norm: nn.Module) -> Tensor:
         return norm(x) if self.norm_first else x
 
-    def leave(self, x: Tensor, branch: Tensor, gate: Tensor | None, norm: nn.Module) -> Tensor:
+    def leave(self, x: Tensor, branch: Tensor, gate: Gate, norm: nn.Module) -> Tensor:
         if self.training:  # to ask for none takes a CPU as long as an addition
             branch = F.dropout(branch, self.dropout)
-        x = x + (branch if gate is None else gate.to(branch.dtype) * branch)
+        x = x + (gate.to(branch.dtype) * branch if isinstance(gate, Tensor) else branch)
         return norm(x) if self.norm_last else x
 
-    def feed_forward(self, x: Tensor) -> Tensor:
+    def feed_forward(self, x: Tensor, end: Projection | None = None) -> Tensor:
         inner = self.activation(self.grow(x))
-        return self.shrink(F.dropout(inner, self.activation_dropout) if self.training else inner)
+        return project(F.dropout(inner, self.activation_dropout) if self.training else inner, self.shrink, end)
 
 
 class FinalNorm(nn.LayerNorm):

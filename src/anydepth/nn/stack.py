@@ -11,7 +11,8 @@ from anydepth.nn.attention import Sees
 from anydepth.nn.bridge import Memory
 from anydepth.nn.cache import AnyCache, AnySlot
 from anydepth.nn.context import Folded, fold
-from anydepth.nn.layers import COMPILER, Layer, LayerConfig
+from anydepth.nn.gating import scale_ends
+from anydepth.nn.layers import COMPILER, Gate, Layer, LayerConfig
 from anydepth.nn.mix import LinearMix
 from anydepth.plan import Plan
 
@@ -49,9 +50,7 @@ class Stack(nn.Module):
         x = x if self.mix is None else self.mix(earlier, x)
         yield x
         folded = self.folded(plan) if self.training else []
-        each = [None] * len(plan) if gates is None else gates.unbind()  # one gradient for all, not one for each
-        for step, layer in enumerate(plan.layers):
-            gate = each[step]
+        for step, (layer, gate) in enumerate(zip(plan.layers, self.gates(plan, gates))):
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
             x = self.step(layer, x, gate, sees, memory, sees_memory, slot, folded[step] if folded else None)
@@ -62,7 +61,7 @@ class Stack(nn.Module):
         self,
         layer: int,
         x: Tensor,
-        gate: Tensor | None,
+        gate: Gate,
         sees: Sees,
         memory: Memory | None = None,
         sees_memory: Sees | None = None,
@@ -72,6 +71,16 @@ class Stack(nn.Module):
         """One layer: x + z · F_l(x)."""
         state, context = memory or (None, None)
         return self.run(Layer.__call__, layer, x, gate, sees, state, sees_memory, slot, context, folded)
+
+    def gates(self, plan: Plan, gates: Tensor | None) -> Sequence[Gate]:
+        """Of each step."""
+        if gates is None:
+            return [None] * len(plan)
+        layers = [self.layers[layer] for layer in plan.layers]
+        ends = [ends for layer in layers if isinstance(layer, Layer) and (ends := layer.ends)]
+        if self.training and gates.dim() == 1 and len(ends) == len(plan):
+            return scale_ends(ends, gates)
+        return gates.unbind()  # one gradient for all, not one for each
 
     def folded(self, plan: Plan) -> list[Folded]:
         """The projections of each step, where layers read a context."""
