@@ -19,6 +19,7 @@ import tomli_w
 
 from anydepth.choosing.selector_model import SelectorConfig
 from anydepth.config_checks import (
+    check_best,
     check_corpora,
     check_depths,
     check_objective,
@@ -89,6 +90,7 @@ class Config:
         check_sentences(self.model, self.data, self.batching)
         check_tokenizer(self.model, self.tokenizer)
         check_objective(self.training.objective, self.model)
+        check_best(self.training, self.model)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:

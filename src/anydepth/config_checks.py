@@ -21,6 +21,7 @@ from anydepth.objectives import (
     ObjectiveConfig,
 )
 from anydepth.plan import parse_depth, parse_encoder_depth
+from anydepth.training.settings import TrainingConfig
 
 
 def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
@@ -85,6 +86,16 @@ def check_without_decoder(objective: ObjectiveConfig) -> None:
     for name in ("decoder_depths", "decoder_layers"):
         if getattr(objective, name, 0):
             raise ValueError(f"training.objective.{name}: this model has no decoder; 0 wants none")
+
+
+def check_best(training: TrainingConfig, model: ModelConfig) -> None:
+    """Weights can only be chosen by a score that validations have."""
+    if training.best == "loss":
+        return
+    if isinstance(model, MaskedLMConfig):
+        raise ValueError('training.best: a masked language model has no score; "loss" is what it is judged by')
+    if not isinstance(model, ClassifierConfig) and not training.validate_sentences:
+        raise ValueError('training.best: "score" needs sentences to be scored, training.validate_sentences')
 
 
 def stacks_of(model: ModelConfig) -> dict[str, StackConfig]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Cli
+from safetensors.torch import load_file
 from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain import list_chain, run_chain
@@ -74,6 +75,20 @@ def test_a_resume_ends_with_the_same_bits(folder: Path, tmp_path: Path, layout: 
         train(settings, tmp_path / "killed", quiet=True)
     train(settings, tmp_path / "killed", resume=True, quiet=True)
     assert outcome(tmp_path / "killed") == outcome(finished)
+
+
+def test_the_model_is_the_best_by_loss_or_by_accuracy(folder: Path, tmp_path: Path) -> None:
+    every = "training.validate_every=2", "training.save_every=2", "training.keep=9", "training.average=1"
+    hot = *every, "training.optimizer.learning_rate=0.03", "training.validate_depths=['2']"
+    chosen = {}
+    for best in ("loss", "score"):
+        run = train(config(folder, *hot, f"training.best={best}"), tmp_path / best, quiet=True)
+        valid = [line for line in metrics(run) if line["kind"] == "valid"]
+        wanted = min(valid, key=lambda line: line["loss"] if best == "loss" else -line["accuracy"])["step"]
+        model, saved = (path / "model.safetensors" for path in (run, run / "checkpoints" / f"step-{wanted:08}"))
+        assert all(map(torch.equal, load_file(model).values(), load_file(saved).values()))
+        chosen[best] = wanted
+    assert chosen["loss"] != chosen["score"]
 
 
 @pytest.fixture(scope="module")

@@ -219,6 +219,15 @@ def test_training_several_depths_needs_several(objective: str) -> None:
     loads("", [wanted, 'model.decoder.depth={type="prefix"}'])
 
 
+def test_weights_are_chosen_by_scores_that_there_are() -> None:
+    changes = "training.best=score", "training.validate_sentences=0"
+    with pytest.raises(UserError, match=r"^--set training.best: .* training.validate_sentences$"):
+        loads("", changes)
+    (masked,) = [path for path in RECIPES if path.name == "mlm-builtin.toml"]
+    with pytest.raises(UserError, match=r"training.best: a masked language model has no score"):
+        load(masked, changes[:1])
+
+
 def test_layers_that_would_never_run_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"^--set model.encoder.depth.depth: recurrent runs 2 .* first 2 of the 6 layers"

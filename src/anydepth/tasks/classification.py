@@ -30,6 +30,7 @@ TOKENS = 8192
 
 class Classification:
     further_tokens: tuple[str, ...] = ()
+    score = "accuracy"
 
     def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         assert isinstance(config.model, ClassifierConfig)

@@ -14,6 +14,7 @@ from anydepth.encoder_models import MaskedLMConfig, Model
 
 class MaskedText:
     further_tokens: tuple[str, ...] = (MASK,)
+    score = None
 
     def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         assert isinstance(config.model, MaskedLMConfig)

@@ -22,6 +22,8 @@ from anydepth.run import Run
 class Translation:
     further_tokens: tuple[str, ...] = ()
     """Special tokens that the tokenizer must have."""
+    score = "bleu"
+    """The one of its `scores` that weights are chosen by, if not by the loss."""
 
     def __init__(self, config: Config, tokenizers: TokenizerPair) -> None:
         self.config, self.tokenizers = config, tokenizers

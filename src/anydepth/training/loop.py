@@ -192,24 +192,25 @@ class Training:
         keep, every = self.settings.keep, self.settings.save_every
         checkpoint.save(self.checkpoints, self.progress.step, tensors, state, keep, self.notes, every)
 
-    def dev_loss(self, kind: str) -> float:
-        """Mean loss over the dev sets and the validated depths; infinite without a dev set."""
-        loss = math.inf
+    def judge(self, kind: str) -> float:
+        """The mean loss over dev sets and validated depths, or minus the mean score; infinite without a dev set."""
+        found = math.inf
         if self.data.dev and self.ranks.first:
             lines = validate(self.config, self.model, self.data, self.ranks.device)
             for line in lines:
                 self.journal.write({"step": self.progress.step, "kind": kind, "seconds": self.progress.seconds} | line)
-            loss = sum(line["loss"] for line in lines) / len(lines)
-        return agree(loss, self.ranks)
+            by_score = self.settings.best == "score" and self.data.task.score
+            found = sum(-line[by_score] if by_score else line["loss"] for line in lines) / len(lines)
+        return agree(found, self.ranks)
 
     def compare(self) -> None:
         """Validates, and keeps the weights if they are the best so far."""
         self.note_logits()
         if not self.data.dev:
             return
-        loss, progress = self.dev_loss("valid"), self.progress
-        if loss < progress.best_loss:
-            progress.best_loss, progress.best_step, progress.without_gain = loss, progress.step, 0
+        found, progress = self.judge("valid"), self.progress
+        if found < progress.best:
+            progress.best, progress.best_step, progress.without_gain = found, progress.step, 0
             self.release()
         else:
             progress.without_gain += 1
@@ -250,9 +251,9 @@ class Training:
         last = [path for path in last if checkpoint.is_whole(path)]
         if len(last) > 1:
             checkpoint.load_weights(self.model, checkpoint.average(last))
-            if (loss := self.dev_loss("average")) < self.progress.best_loss or not self.data.dev:
+            if (found := self.judge("average")) < self.progress.best or not self.data.dev:
                 self.release()
-                self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: loss {loss:.3f}")
+                self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: {abs(found):.3f}")
         elif not self.data.dev:
             self.release()
 

@@ -49,14 +49,17 @@ class TrainingConfig:
     """Depths to validate at, such as "6-6" or "2-1"; empty means the deepest."""
     validate_sentences: int = 200
     """Sentences of the dev set translated greedily for BLEU and chrF at each validation; 0 means none."""
+    best: Literal["loss", "score"] = "loss"
+    """What the dev sets judge weights by: the loss, or BLEU, ROUGE-1, or accuracy. Where a small corpus is learnt by
+    heart, the loss rises long before the score falls."""
     patience: int = 0
-    """Validations without a better loss after which to stop; 0 never stops early."""
+    """Validations without better weights after which to stop; 0 never stops early."""
     save_every: int = 500
     """Steps between checkpoints."""
     keep: int = 3
     """Checkpoints kept."""
     average: int = 1
-    """Last checkpoints whose mean is tried at the end; it becomes the model if its dev loss is the best."""
+    """Last checkpoints whose mean is tried at the end; it becomes the model if it is the best on the dev sets."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     log_gradients: bool = False

@@ -19,7 +19,8 @@ class Progress:
     tokens: int = 0
     """Target words trained on, those of all ranks, up to the last line of the journal or checkpoint."""
     seconds: float = 0.0
-    best_loss: float = math.inf
+    best: float = math.inf
+    """The dev loss of the weights that are the model now, or minus their score."""
     best_step: int = 0
     without_gain: int = 0
 
