@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -36,11 +37,15 @@ LAST, SINGLE = LastStateConfig(), SingleConfig()
 
 
 def step_on_gpu(
-    depth: DepthConfig, bridge: BridgeConfig = LAST, masked: bool = False, objective: ObjectiveConfig = SINGLE
+    depth: DepthConfig,
+    bridge: BridgeConfig = LAST,
+    masked: bool = False,
+    objective: ObjectiveConfig = SINGLE,
+    mix: Literal["residual", "dlcl"] = "residual",
 ) -> Step:
     torch.manual_seed(0)
     layer = LayerConfig(width=128, ffn=256, heads=4, dropout=0.0)
-    decoder = StackConfig(layers=4, depth=depth)
+    decoder = StackConfig(layers=4, depth=depth, mix=mix)
     encoder = decoder if bridge == LAST else StackConfig(layers=8)
     translator = TranslatorConfig(layer=layer, encoder=encoder, decoder=decoder, bridge=bridge)
     config = MaskedLMConfig(layer=layer, encoder=encoder) if masked else translator
@@ -99,6 +104,11 @@ def gradients(model: Translator) -> dict[str, torch.Tensor | None]:
 def test_replayed_equals_kernel_by_kernel(depth: DepthConfig, sets) -> None:  # type: ignore[no-untyped-def]
     step = step_on_gpu(depth)
     compare(step, sets(step.model), batch)
+
+
+def test_mixtures_of_layers_are_replayed_too() -> None:
+    step = step_on_gpu(FullConfig(), mix="dlcl")
+    compare(step, [(Task(step.model.plan(), 1.0),)] * 3, batch)
 
 
 @pytest.mark.parametrize(

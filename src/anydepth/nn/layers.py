@@ -198,7 +198,7 @@ class Layer(nn.Module):
 
 
 class FinalNorm(nn.LayerNorm):
-    """The norm that all exits of a stack share, compiled for training like the layers."""
+    """A norm outside the layers, such as the one that all exits of a stack share; compiled for training like these."""
 
     def __init__(self, width: int, epsilon: float = 1e-5) -> None:
         super().__init__(width, epsilon)

@@ -46,15 +46,15 @@ class Stack(nn.Module):
         gates, (K,), (K, B, 1, 1) or (K, 1, N, 1), scale the steps; memories are what each step reads besides its input,
         known when it runs; the cache has a slot a step.
         """
-        earlier: list[Tensor] = []
-        x = x if self.mix is None else self.mix(earlier, x)
+        mixed = None if self.mix is None else self.mix.start(x, len(plan))
+        x = x if mixed is None else mixed(x)
         yield x
         folded = self.folded(plan) if self.training else []
         for step, (layer, gate) in enumerate(zip(plan.layers, self.gates(plan, gates))):
             memory = None if memories is None else memories[step]
             slot = None if cache is None else cache.slots[step]
             x = self.step(layer, x, gate, sees, memory, sees_memory, slot, folded[step] if folded else None)
-            x = x if self.mix is None else self.mix(earlier, x)
+            x = x if mixed is None else mixed(x)
             yield x
 
     def step(
