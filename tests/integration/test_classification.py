@@ -143,6 +143,13 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     assert (code, "encoder depths 1, 2" in err) == (2, True)
 
 
+def test_too_long_a_text_is_named_by_file_and_line(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "in.txt").write_text("one\n" + "six " * 80)
+    code, out, err = cli("classify", trained, tmp_path / "in.txt", "--set", "data.max_source=0")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"anydepth: {tmp_path / 'in.txt'}:2: ")
+
+
 def test_a_classifier_is_not_calibrated(trained: Path, cli: Cli) -> None:
     code, _, said = cli("calibrate", trained)
     assert (code, said.count("\n")) == (2, 1)

@@ -210,7 +210,7 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
     for wrong in ({"risk": 0.0}, {"confidence": 1.0}):
         with pytest.raises(UserError, match="expected between 0 and 1"):
             calibrate_exit(run, TEXTS, **wrong)
-    with pytest.raises(UserError, match="no sentence to test with"):
+    with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate_exit(run, [""])
 
 

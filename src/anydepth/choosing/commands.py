@@ -14,7 +14,7 @@ from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.languages import TestSet
+from anydepth.evaluation.texts import TestSet, check_readable
 from anydepth.files import read_lines, write_lines
 from anydepth.reporting.report import write_report
 from anydepth.run import Run
@@ -89,8 +89,9 @@ def judge_selector(
 ) -> tuple[Judgement, Path | None]:
     """Judges the selector in a folder on a test set; where it is the run's own also writes the run's report."""
     selector = load_selector(run, folder)
+    check_readable(run, pairs)
     with show("judging", "sentences") as progress:
-        found = judge(run, selector, *pairs, folder, beam=beam, progress=progress)
+        found = judge(run, selector, pairs.source, pairs.reference, folder, beam=beam, progress=progress)
     own = run.folder is not None and folder.resolve().parent == run.folder.resolve()
     return found, write_report([run.folder], run.folder / "report.html") if own and run.folder else None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from anydepth.choosing.measuring import readable
 from anydepth.choosing.schedule import SEARCH_TOKENS
 from anydepth.data.sources import batches
 from anydepth.decoding.search import decode as search
@@ -88,9 +89,7 @@ def calibrate_exit(
     for name, value in {"risk": risk, "confidence": confidence}.items():
         if not 0 < value < 1:
             raise UserError(f"{name}: expected between 0 and 1, not {value:g}")
-    texts = [text for text in texts if text.strip()]
-    if not texts:
-        raise UserError("no sentence to test with: expected some hundred")
+    texts = [one.text for one in readable(run, texts)]
     full, _ = decode(run, texts, depth, exit, 1.0)
 
     def outcome(margin: float) -> Outcome:
@@ -118,7 +117,6 @@ def decode(run: "Run", texts: Sequence[str], depth: str | None, exit: int, margi
     settings = replace(run.config.decoding, beam=1, n_best=1, sample=False, speculate=False)
     settings = replace(settings, exit=exit, exit_margin=margin)
     sources, plans = run.sources(texts, run.key), run.plan(depth)
-    run.check_lengths(sources, "line")
     outputs, words, layers, searcher = [""] * len(texts), 0, 0.0, run.searcher(settings.precision)
     for places in batches([len(ids) for ids in sources], settings.batch, SEARCH_TOKENS):
         padded, max_lengths = run.prepared([sources[place] for place in places], settings)

@@ -89,7 +89,7 @@ def readable(run: "Run", texts: Sequence[str]) -> list[Text]:
     lengths = [len(ids) for ids in run.sources(texts, run.key)]
     found = [Text(text, tokens) for text, tokens in zip(texts, lengths) if text.strip() and 0 < tokens <= room]
     if not found:
-        raise UserError("no sentence to measure with: expected at least one, better some hundred")
+        raise UserError("no sentence to measure with: expected at least one that the run can read, better some hundred")
     return sorted(found, key=lambda one: one.tokens)
 
 

@@ -220,7 +220,7 @@ def outputs_at_chosen_depths(
     if key and key != selector.facts["key"]:
         raise UserError(f"depth {depth}: the selector was not trained for {key}")
     ids = run.sources(texts, run.key)
-    run.check_lengths(ids, "line")
+    run.check_lengths(ids)
     chosen = selector.choose(ids, limit)
     results: list[list[Translation]] = [[] for _ in texts]
     before = 0

@@ -76,7 +76,7 @@ def adaptive(model: Classifier, leave: str = "0.9") -> Rule | None:
 def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     """Token ids, with what stands in front and behind."""
     ids = run.sources(texts, run.key)
-    run.check_lengths(ids, "line")
+    run.check_lengths(ids)
     return [run.ended(one) for one in ids]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, Precision, RunFolder, app
 from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_calibration_texts, read_test_set, read_test_sets
+from anydepth.evaluation.texts import check_readable, read_calibration_texts, read_test_set, read_test_sets
 from anydepth.files import check_writable
 from anydepth.progress import progress_bar, progress_for
 
@@ -182,8 +182,9 @@ def sizes(
     test_sets = read_test_sets(run, source, reference, language=language)
     if len(test_sets) > 1:
         raise UserError(f"{run}: its recipe names {len(test_sets)} test sets; give --language")
-    ((texts, references),) = test_sets.values()
+    (test_set,) = test_sets.values()
     loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
+    check_readable(loaded, test_set)
     wanted = parse_depths(depths) or loaded.depths()
     with progress_bar("sizes") as bar:
         task = bar.add_task("", total=None)
@@ -191,8 +192,8 @@ def sizes(
             loaded,
             wanted,
             out,
-            texts,
-            references,
+            test_set.source,
+            test_set.reference,
             to=to,
             quantization=quantization,
             beam=beam,

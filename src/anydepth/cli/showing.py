@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_texts
+from anydepth.evaluation.texts import naming_lines, read_texts
 from anydepth.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ def print_outputs(
 
     if file is None and sys.stdin.isatty():
         for number, line in enumerate(sys.stdin, start=1):
-            print(*render(decode([line.rstrip("\n")]), n_best, number), sep="\n", flush=True)
+            with naming_lines(file, number):
+                found = decode([line.rstrip("\n")])
+            print(*render(found, n_best, number), sep="\n", flush=True)
         return []
     texts = read_texts(file)
-    with progress_bar(title, visible=output is not None) as bar:
+    with naming_lines(file), progress_bar(title, visible=output is not None) as bar:
         task = bar.add_task("", total=len(texts))
         found = decode(texts, progress=lambda done, total: bar.update(task, completed=done))
     lines = "".join(f"{line}\n" for line in render(found, n_best))

@@ -25,7 +25,7 @@ from anydepth.cli.app import (
 from anydepth.cli.asking import automatic_depth, load_for, margin_of
 from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_texts, say_how_many_were_cut
+from anydepth.evaluation.texts import naming_lines, read_texts, say_how_many_were_cut
 from anydepth.files import check_writable
 from anydepth.progress import progress_bar
 
@@ -184,7 +184,7 @@ def classify(
     loaded = load(run, device, settings=settings or ())
     if leave is not None and loaded.config.model.encoder.depth.type == "per-word":
         raise UserError("--exit: the words of this run have depths of their own, and its texts do not leave early")
-    with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
+    with naming_lines(file), progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=len(texts))
         found = loaded.classify(
             texts,

@@ -185,7 +185,7 @@ class Served:
         """Texts ready to be submitted; UserError where one is too long or the wish cannot be granted."""
         key = key or self.run.key
         ids = self.run.sources(texts, key)
-        self.run.check_lengths(ids, "line")
+        self.run.check_lengths(ids)
         return Job(
             texts=texts,
             lengths=[len(one) for one in ids],
