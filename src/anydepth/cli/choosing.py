@@ -14,7 +14,7 @@ from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language,
 from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import check_readable, read_calibration_texts, read_test_set, read_test_sets
-from anydepth.files import check_writable
+from anydepth.files import check_writable, new_folder
 from anydepth.progress import progress_bar, progress_for
 
 
@@ -186,12 +186,12 @@ def sizes(
     loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
     check_readable(loaded, test_set)
     wanted = parse_depths(depths) or loaded.depths()
-    with progress_bar("sizes") as bar:
+    with new_folder(out) as folder, progress_bar("sizes") as bar:
         task = bar.add_task("", total=None)
         found = make_sizes(
             loaded,
             wanted,
-            out,
+            folder,
             test_set.source,
             test_set.reference,
             to=to,
@@ -199,6 +199,6 @@ def sizes(
             beam=beam,
             progress=lambda what: bar.update(task, description=what),
         )
-    page = write_sizes(found, out)
+        page = write_sizes(found, folder)
     print_sizes(Console(highlight=False), found)
-    print(f"The exports are in {out}, the report is in {page}.")
+    print(f"The exports are in {out}, the report is in {out / page.name}.")
