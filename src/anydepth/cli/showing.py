@@ -105,6 +105,12 @@ def show_repeated(name: str, runs: Sequence[Path]) -> None:
         print_accuracies(Console(highlight=False), record.grid)
 
 
+def render_label(found: "Labelling", text: str) -> str:
+    """Three columns, the first two empty where a text has no label."""
+    sure = "" if found.probability is None else f"{found.probability:.4f}"
+    return f"{found.label or ''}\t{sure}\t{text}"
+
+
 def show_words(found: Sequence["Labelling"], layers: int) -> None:
     """Each text with its label, its words in the colour of their depth."""
     from rich.text import Text
@@ -113,6 +119,9 @@ def show_words(found: Sequence["Labelling"], layers: int) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for one in found:
+        if one.label is None:
+            console.print()
+            continue
         if not one.words:
             raise UserError("--show: all words of this run are equally deep")
         console.print(Text.assemble((f"{one.label} {one.probability:.2f}  ", "bold"), for_terminal(one.words, layers)))

@@ -23,7 +23,7 @@ from anydepth.cli.app import (
     app,
 )
 from anydepth.cli.asking import automatic_depth, load_for, margin_of
-from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
+from anydepth.cli.showing import print_outputs, render_label, show_words, telling_chosen_depths
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import naming_lines, read_texts, say_how_many_were_cut
 from anydepth.files import check_writable
@@ -193,11 +193,12 @@ def classify(
             leave=leave or "0.9",
             progress=lambda done, total: bar.update(task, completed=done),
         )
+    if empty := sum(one.label is None for one in found):
+        print(f"anydepth: {empty} of {len(texts)} texts are empty and have no label", file=sys.stderr)
     if show:
         return show_words(found, len(loaded.plan().encoder))
     for text, one in zip(texts, found):
-        plain = f"{one.label}\t{one.probability:.4f}\t{text}"
-        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else plain)
+        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else render_label(one, text))
 
 
 @app.command()
