@@ -83,6 +83,7 @@ def confidence(
     source: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts to test with. Default: the recipe's test or dev set.")
     ] = None,
+    precision: Precision = None,
     language: Language = None,
     device: Device = "auto",
 ) -> None:
@@ -96,7 +97,9 @@ def confidence(
     read_confidences(run / NAME)  # complains about a damaged file before any time is spent
     check_writable(run / NAME)
     with progress_for("testing", "margins") as show:
-        found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
+        found = calibrate_exit(
+            loaded, texts, depth, exit, risk=risk, confidence=confidence, precision=precision, progress=show
+        )
     file = keep_confidence(found, run)
     print_confidence(Console(highlight=False), found)
     print(f"The margin is in {file}.")

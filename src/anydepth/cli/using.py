@@ -97,7 +97,8 @@ def translate(
     loaded = load_for(engine, run, device, settings or (), language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
-    decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
+    margin = margin_of(loaded, depth, exit, precision) if exit_margin is None else exit_margin
+    decoding |= {"exit": exit, "exit_margin": margin}
     decoding["n_best"] = 1 if n_best is None else n_best
     if depth == "auto" and budget_ms is None:
         depth = automatic_depth(loaded, decoding)
