@@ -302,6 +302,11 @@ def test_a_real_run_is_measured() -> None:
     lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
     assert made.tokens == [length for length in lengths for _ in range(5)]
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
+    more = calibrate(run, texts, ["2-2"], batches=[1], beam=1, drafts_at=["1-2", "2-2"], rounds=1)
+    assert [one.depth for one in more.timings] == [one.depth for one in more.speculation] == ["2-2", "1-2"]
+    for beam, depth in ((1, "2-1"), (2, "2-2")):
+        with pytest.raises(UserError, match=f"drafts at {depth}: expected greedy search"):
+            calibrate(run, texts, beam=beam, drafts_at=[depth])
     assert shown[-1] == (100, 100)
     assert shown == sorted(shown)
     assert made.origin["precision"] == "float32"
