@@ -30,10 +30,10 @@ from anydepth.translating.precision import for_searching
 from anydepth.translating.searching import Searcher
 
 if TYPE_CHECKING:
-    from anydepth.choosing.selector import Selector
     from anydepth.classifying.answering import Answering
     from anydepth.classifying.labels import Labelling
     from anydepth.estimating.sources import DepthSource
+    from anydepth.selecting.selector import Selector
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -140,7 +140,7 @@ class Run:
     @cached_property
     def selector(self) -> "Selector":
         """What chooses a depth for every sentence, where one was trained."""
-        from anydepth.choosing.selector import NAME, load_selector
+        from anydepth.selecting.selector import NAME, load_selector
 
         if self.folder is None:
             raise UserError("depth selector: needs a run that was loaded from a folder")
@@ -232,11 +232,11 @@ class Run:
         return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
     def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` translations of each text; `depth="selector"` chooses one for each (choosing/selector.py)."""
+        """The `n_best` translations of each text; `depth="selector"` chooses one for each (selecting/selector.py)."""
         self.check_task("translations")
         check_asked(texts, depth)
         if depth is not None and depth.startswith("selector"):
-            from anydepth.choosing.selector import outputs_at_chosen_depths
+            from anydepth.selecting.selector import outputs_at_chosen_depths
 
             return outputs_at_chosen_depths(self, texts, depth, **settings)
         return self.outputs(texts, depth, **settings)

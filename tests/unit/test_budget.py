@@ -10,8 +10,8 @@ from conftest import Cli
 from synthetic_runs import write_run
 
 import anydepth
+from anydepth.calibrating.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
 from anydepth.choosing.budget import Options, worthwhile_depths
-from anydepth.choosing.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.records import read_records
@@ -308,7 +308,7 @@ def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli, monkeypatch: 
         assert code == 2
         assert message in error
     (folder / "calibration.json").write_text("[")
-    monkeypatch.setattr("anydepth.choosing.measuring.measure", lambda *_, **__: pytest.fail("time was spent"))
+    monkeypatch.setattr("anydepth.calibrating.measuring.measure", lambda *_, **__: pytest.fail("time was spent"))
     code, _, error = cli("calibrate", folder, "--source", short, "--quick", *how)
     assert code == 2
     assert "calibration.json is damaged" in error

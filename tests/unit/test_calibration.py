@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anydepth
-from anydepth.choosing.calibration import (
+from anydepth.calibrating.calibration import (
     NAME,
     Calibration,
     Draft,
@@ -23,8 +23,8 @@ from anydepth.choosing.calibration import (
     origin_of,
     read_calibrations,
 )
-from anydepth.choosing.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
-from anydepth.choosing.timed import timed
+from anydepth.calibrating.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.calibrating.timed import timed
 from anydepth.errors import UserError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"

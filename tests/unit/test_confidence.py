@@ -11,7 +11,7 @@ import torch
 from conftest import BOS, FULL, PAD, Cli, random_batch, talkative_translator, tiny_translator
 
 import anydepth
-from anydepth.choosing.confidence import (
+from anydepth.calibrating.confidence import (
     Outcome,
     binomial_tail,
     calibrate_exit,

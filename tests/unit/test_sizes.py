@@ -7,10 +7,10 @@ import pytest
 from conftest import Cli
 
 import anydepth
-from anydepth.choosing.sizes import Export, Size, Sizes, make_sizes, quality
-from anydepth.choosing.sizes_page import write_sizes
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
+from anydepth.sizing.sizes import Export, Size, Sizes, make_sizes, quality
+from anydepth.sizing.sizes_page import write_sizes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
 SOURCE = ["July", "the first of May", "twenty-three euros", "Monday, 4 July 2011"]
@@ -95,7 +95,7 @@ def test_an_interrupted_comparison_leaves_nothing(tmp_path: Path, cli: Cli, monk
         assert (tmp_path / "out").exists() is False  # though there are exports already
         raise UserError("stopped")
 
-    monkeypatch.setattr("anydepth.choosing.sizes.quality", interrupt)
+    monkeypatch.setattr("anydepth.sizing.sizes.quality", interrupt)
     files = tmp_path / "source", tmp_path / "reference"
     for file, lines in zip(files, (SOURCE, REFERENCE)):
         file.write_text("".join(f"{line}\n" for line in lines))

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 from anydepth.choosing.budget import Chosen, Guide
 from anydepth.data.sources import batches
-from anydepth.decoding.decoder import DecodingConfig
+from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
 from anydepth.errors import UserError
 
-SEARCH_TOKENS = 16_384
-"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
 AUTO = "auto"
 
 

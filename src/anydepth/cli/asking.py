@@ -52,6 +52,6 @@ def margin_of(run: "Run", depth: str | None, exit: int | None, precision: "Preci
     """How sure an exit must be, as `anydepth confidence` found."""
     if not exit:
         return None
-    from anydepth.choosing.confidence import find_confidence
+    from anydepth.calibrating.confidence import find_confidence
 
     return find_confidence(run, depth, exit, precision).margin

@@ -45,10 +45,10 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    from anydepth.calibrating.calibration import NAME, check_decodes, keep, read_calibrations
+    from anydepth.calibrating.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
+    from anydepth.calibrating.tables import print_calibration
     from anydepth.choosing.budget import worthwhile_depths
-    from anydepth.choosing.calibration import NAME, check_decodes, keep, read_calibrations
-    from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
-    from anydepth.choosing.tables import print_calibration
 
     if precision and engine != "native":
         raise UserError(f"--precision: not with --engine {engine}")
@@ -92,8 +92,8 @@ def confidence(
     device: Device = "auto",
 ) -> None:
     """Find how sure a shallow exit must be for its words to be those of full depth, for `translate --exit`."""
-    from anydepth.choosing.confidence import NAME, calibrate_exit, keep_confidence, read_confidences
-    from anydepth.choosing.tables import print_confidence
+    from anydepth.calibrating.confidence import NAME, calibrate_exit, keep_confidence, read_confidences
+    from anydepth.calibrating.tables import print_confidence
     from anydepth.run import load
 
     texts = read_calibration_texts(run, source, language)
@@ -140,16 +140,19 @@ def selector(
     as_json: Json = False,
 ) -> None:
     """Learn to choose a depth for every sentence before it is decoded: `translate --depth selector`."""
-    from anydepth.choosing.commands import judge_selector, make_selector
     from anydepth.data.distillation import device_of_rank
+    from anydepth.reporting.report import write_report
     from anydepth.reporting.terminal import print_judgement
     from anydepth.run import load
+    from anydepth.selecting.commands import judge_selector, make_selector
 
     loaded, folder = load(run, device_of_rank(device)).in_language(language), out or run / "selector"
     show = partial(progress_for, visible=os.environ.get("RANK", "0") == "0")
     if evaluate:
         pairs = read_test_set(run, source, reference, language=language, sentences=sentences)
-        found, page = judge_selector(loaded, pairs, folder, show, beam)
+        found = judge_selector(loaded, pairs, folder, show, beam)
+        own = folder.resolve().parent == run.resolve()
+        page = write_report([run], run / "report.html") if own else None
         if as_json:
             return print(json.dumps(asdict(found), indent=1))
         print_judgement(Console(highlight=False), found)
@@ -182,9 +185,9 @@ def sizes(
     device: Device = "auto",
 ) -> None:
     """Export several depths and compare them: quality, latency, memory, bytes; which to take for which budget."""
-    from anydepth.choosing.sizes import make_sizes
-    from anydepth.choosing.sizes_page import print_sizes, write_sizes
     from anydepth.run import load
+    from anydepth.sizing.sizes import make_sizes
+    from anydepth.sizing.sizes_page import print_sizes, write_sizes
 
     test_sets = read_test_sets(run, source, reference, language=language)
     if len(test_sets) > 1:

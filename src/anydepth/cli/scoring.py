@@ -115,9 +115,9 @@ def report(
 @app.command()
 def oracle(run: RunFolder, as_json: Json = False) -> None:
     """Show what the best depth for every sentence would give, and which depths that takes."""
-    from anydepth.choosing.oracle import oracle
     from anydepth.evaluation.records import read_records
     from anydepth.reporting.terminal import print_oracle
+    from anydepth.selecting.oracle import oracle
 
     (record,) = read_records([run])
     with progress_bar("scoring") as bar:

@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
+from anydepth.calibrating.calibration import COVERAGE, Calibration
 from anydepth.choosing.budget import Guide, Options
-from anydepth.choosing.calibration import COVERAGE, Calibration
 from anydepth.classifying.labels import ADAPTIVE, adaptive
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from anydepth.choosing.measuring import readable
-from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.calibrating.measuring import readable
 from anydepth.data.sources import batches
-from anydepth.decoding.decoder import DecodingConfig, Precision, changed
+from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig, Precision, changed
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer

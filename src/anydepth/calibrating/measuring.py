@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitted, origin_of
-from anydepth.choosing.course import Course, Progress
-from anydepth.choosing.racing import Setting, Times, ratios
-from anydepth.choosing.timed import timed
+from anydepth.calibrating.calibration import Calibration, Draft, Speculation, fitted, origin_of
+from anydepth.calibrating.course import Course, Progress
+from anydepth.calibrating.racing import Setting, Times, ratios
+from anydepth.calibrating.timed import timed
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth

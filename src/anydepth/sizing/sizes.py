@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anydepth.choosing.measuring import Setting, measure, readable
-from anydepth.choosing.timed import timed
+from anydepth.calibrating.measuring import Setting, measure, readable
+from anydepth.calibrating.timed import timed
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.differences import LEVEL, enough_samples
 from anydepth.evaluation.grid import machine
@@ -213,7 +213,7 @@ def memory(run: Run, folder: Path, to: str, source: list[str], beam: int) -> int
         texts = [[names[number] for number in run.ended(ids)] for ids in run.sources(texts, run.key)]
     asked = {"to": to, "folder": str(folder), "device": str(run.device), "beam": beam, "texts": texts}
     done = subprocess.run(
-        [sys.executable, "-m", "anydepth.choosing.footprint"], input=json.dumps(asked), capture_output=True, text=True
+        [sys.executable, "-m", "anydepth.sizing.footprint"], input=json.dumps(asked), capture_output=True, text=True
     )
     if done.returncode:
         raise RuntimeError(f"the process that measures the memory of {folder} failed:\n{done.stderr}")
