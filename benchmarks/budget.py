@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anydepth
+from anydepth.calibrating.measuring import calibrate
+from anydepth.calibrating.timed import timed
 from anydepth.choosing.budget import worthwhile_depths
-from anydepth.choosing.measuring import calibrate
-from anydepth.choosing.timed import timed
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.texts import read_test_sets, read_texts
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import tomli_w
 
-from anydepth.choosing.selector_model import SelectorConfig
 from anydepth.config_checks import (
     check_best,
     check_corpora,
@@ -46,6 +45,7 @@ from anydepth.decoding.decoder import DecodingConfig
 from anydepth.encoder_models import ClassifierConfig, ModelConfig
 from anydepth.errors import UserError
 from anydepth.models import TranslatorConfig
+from anydepth.selecting.model import SelectorConfig
 from anydepth.training.settings import TrainingConfig
 
 SCHEMA = 1

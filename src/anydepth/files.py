@@ -1,8 +1,10 @@
-"""Small files read and written whole: whoever is killed while writing leaves the old one or the new one."""
+"""Small files and new folders, read and written whole: whoever is killed while writing leaves the old or the new."""
 
 import hashlib
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from anydepth.errors import UserError
@@ -50,6 +52,33 @@ def put_in_place(part: Path, path: Path) -> None:
     flush(part)
     os.replace(part, path)
     flush(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, under another name; it becomes `path` at the end, or nothing where anything goes wrong.
+
+    An empty one that is there already stays, as others may have mounted it, and is filled from a folder inside.
+    """
+    there = path.is_dir()
+    part = path / ".part" if there else path.with_name(f".{path.name}.{os.getpid()}")
+    if path.exists() and (not there or any(entry != part for entry in path.iterdir())):
+        raise UserError(f"{path} is not empty: give another --out")
+    shutil.rmtree(part, ignore_errors=True)  # of one who was killed
+    try:
+        part.mkdir(parents=True)
+        yield part
+        if there:
+            for entry in [*part.iterdir()]:
+                put_in_place(entry, path / entry.name)
+        else:
+            put_in_place(part, path)
+    except OSError as error:  # people know the folder by its own name
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    except UserError as error:
+        raise UserError(str(error).replace(str(part), str(path))) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def flush(path: Path) -> None:

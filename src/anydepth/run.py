@@ -20,7 +20,7 @@ from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision, changed
 from anydepth.encoder_models import Classifier, Model
-from anydepth.errors import UserError
+from anydepth.errors import TextError, UserError
 from anydepth.files import checksum
 from anydepth.models import Translator
 from anydepth.plan import Plans
@@ -30,10 +30,10 @@ from anydepth.translating.precision import for_searching
 from anydepth.translating.searching import Searcher
 
 if TYPE_CHECKING:
-    from anydepth.choosing.selector import Selector
     from anydepth.classifying.answering import Answering
     from anydepth.classifying.labels import Labelling
     from anydepth.estimating.sources import DepthSource
+    from anydepth.selecting.selector import Selector
 
 Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
@@ -140,7 +140,7 @@ class Run:
     @cached_property
     def selector(self) -> "Selector":
         """What chooses a depth for every sentence, where one was trained."""
-        from anydepth.choosing.selector import NAME, load_selector
+        from anydepth.selecting.selector import NAME, load_selector
 
         if self.folder is None:
             raise UserError("depth selector: needs a run that was loaded from a folder")
@@ -232,11 +232,11 @@ class Run:
         return [best.text for (best,) in self.translations(texts, depth, **settings | ONE)]
 
     def translations(self, texts: Sequence[str], depth: str | None = None, **settings: Any) -> list[list[Translation]]:
-        """The `n_best` translations of each text; `depth="selector"` chooses one for each (choosing/selector.py)."""
+        """The `n_best` translations of each text; `depth="selector"` chooses one for each (selecting/selector.py)."""
         self.check_task("translations")
         check_asked(texts, depth)
         if depth is not None and depth.startswith("selector"):
-            from anydepth.choosing.selector import outputs_at_chosen_depths
+            from anydepth.selecting.selector import outputs_at_chosen_depths
 
             return outputs_at_chosen_depths(self, texts, depth, **settings)
         return self.outputs(texts, depth, **settings)
@@ -276,7 +276,7 @@ class Run:
         decoding = changed(self.config.decoding, settings)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
-        self.check_lengths(sources, "line")
+        self.check_lengths(sources)
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
@@ -362,11 +362,11 @@ class Run:
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]
 
-    def check_lengths(self, sequences: list[list[int]], name: str) -> None:
+    def check_lengths(self, sequences: list[list[int]], side: str = "") -> None:
         room = self.config.model.max_positions - 1
         for number, ids in enumerate(sequences, start=1):
             if len(ids) > room:
-                raise UserError(f"{name} {number}: {len(ids)} tokens, but this model reads {room} at most")
+                raise TextError(number, f"{len(ids)} tokens, but this model reads {room} at most", side)
 
 
 def check_asked(texts: Sequence[str], depth: str | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import anydepth
-from anydepth.choosing.calibration import Calibration, Timing, keep, origin_of
+from anydepth.calibrating.calibration import Calibration, Timing, keep, origin_of
 from anydepth.config import load as load_config
 from anydepth.evaluation.grid import evaluate
 from anydepth.serving.served import Pair

@@ -44,8 +44,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_difficulty_is_mean_and_deviation_over_checkpoints(runs: dict[str, Path]) -> None:
-    source, reference = read_test_set(runs["plain"])
-    found = judge(runs["plain"], source, reference, checkpoints=3, device="cpu")
+    test_set = read_test_set(runs["plain"])
+    source, reference, _ = test_set
+    found = judge(runs["plain"], test_set, checkpoints=3, device="cpu")
     assert found.steps == [6, 9, 12]
     losses = np.array(
         [[-x for x in load(runs["plain"], "cpu", str(step)).score(source, reference)] for step in (6, 9, 12)]
@@ -71,7 +72,7 @@ def test_one_checkpoint_cannot_judge(runs: dict[str, Path], tmp_path: Path) -> N
     with pytest.raises(UserError, match="0 checkpoints cannot tell how losses vary"):
         last_checkpoints(tmp_path, 20)
     with pytest.raises(UserError, match="--parts 21: expected 2 to 20"):
-        judge(runs["plain"], *read_test_set(runs["plain"]), parts=21)
+        judge(runs["plain"], read_test_set(runs["plain"]), parts=21)
 
 
 def test_the_report_scores_every_run_on_each_part(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:

@@ -158,6 +158,29 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     assert (code, "encoder depths 1, 2" in err) == (2, True)
 
 
+def test_empty_texts_have_no_label(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    texts = ["", "nine two one", " ", "one five nine"]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    code, out, err = cli("classify", trained, tmp_path / "in.txt")
+    assert (code, err) == (0, "anydepth: 2 of 4 texts are empty and have no label\n")
+    lines = [line.split("\t") for line in out.split("\n")[:-1]]
+    assert [(label, text) for label, _, text in lines] == list(zip(["", "falls", "", "rises"], texts))
+    _, out, _ = cli("classify", trained, tmp_path / "in.txt", "--json", "--batch", 1)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert found[0] == found[2] == {"label": None, "probability": None, "probabilities": {}, "words": []}
+    assert (found[1]["label"], found[3]["label"]) == ("falls", "rises")
+    code, out, _ = cli("classify", adaptive, tmp_path / "in.txt", "--show")
+    assert (code, [bool(line) for line in out.split("\n")[:-1]]) == (0, [False, True, False, True])
+    assert load_run(trained).classify([""]) == [(None, None, {}, [])]
+
+
+def test_too_long_a_text_is_named_by_file_and_line(trained: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "in.txt").write_text("one\n" + "six " * 80)
+    code, out, err = cli("classify", trained, tmp_path / "in.txt", "--set", "data.max_source=0")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"anydepth: {tmp_path / 'in.txt'}:2: ")
+
+
 def test_a_classifier_is_not_calibrated(trained: Path, cli: Cli) -> None:
     code, _, said = cli("calibrate", trained)
     assert (code, said.count("\n")) == (2, 1)

@@ -451,7 +451,7 @@ def test_an_exported_depth_translates_as_its_parent_does(
     assert (tmp_path / "1-1" / "model.safetensors").stat().st_size < (folder / "model.safetensors").stat().st_size
     code, _, err = cli("export", folder, "--to", "anydepth", "--depth", "1-1", "--out", tmp_path / "1-1")
     assert code == 2
-    assert "already holds a run" in err
+    assert f"{tmp_path / '1-1'} is not empty: give another --out" in err
 
 
 def test_an_exported_run_is_not_resumed(folder: Path, cli: Cli, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What users get wrong: one clear line on stderr, exit code 2, no traceback, nothing lost."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -200,6 +202,25 @@ def test_texts_that_cannot_be_read(complaint: Callable[..., str], run: Path, tmp
     assert complaint("translate", run, tmp_path / "latin1") == f"{tmp_path / 'latin1'}:2: invalid UTF-8"
     (tmp_path / "text.gz").write_bytes(b"one\n")
     assert "not a gzip file" in complaint("translate", run, tmp_path / "text.gz")
+
+
+def test_too_long_a_text_is_named_by_file_and_line(
+    complaint: Callable[..., str], cli: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, reference = tmp_path / "source", tmp_path / "reference"
+    long = "!" * 3000
+    source.write_text(f"one\n\n{long}\nfour\n")  # of a test set, the empty line is no pair
+    reference.write_text("1\n2\n3\n4\n")
+    problem = r"\d+ tokens, but this model reads \d+ at most"
+    assert re.fullmatch(f"{source}:3: {problem}", complaint("translate", run, source))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"one\n{long}\n".encode())))
+    assert re.fullmatch(f"stdin:2: {problem}", complaint("translate", run))
+    given = ("--source", source, "--reference", reference)
+    monkeypatch.setattr("anydepth.run.Run.outputs", lambda *_, **__: pytest.fail("worked in vain"))
+    for verb in (("evaluate", run), ("sizes", run, "--out", tmp_path / "sizes")):
+        code, _, said = cli(*verb, *given)
+        assert code == 2
+        assert re.fullmatch(f"anydepth: {source}:3: {problem}", said.splitlines()[-1])
 
 
 def test_weights_that_may_not_be_read(

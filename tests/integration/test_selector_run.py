@@ -14,17 +14,17 @@ import torch
 from conftest import Cli
 
 import anydepth
-from anydepth.choosing.labels import label, read_labels, seen_in_training
-from anydepth.choosing.selector import load_selector, save, source_of, train_selector
-from anydepth.choosing.selector_model import SelectorConfig
-from anydepth.choosing.selector_training import search
-from anydepth.choosing.side_by_side import label_side_by_side
 from anydepth.config import loads
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.reading import Skips, read_pairs
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import sentence_chrf
 from anydepth.run import Run
+from anydepth.selecting.labels import label, read_labels, seen_in_training
+from anydepth.selecting.model import SelectorConfig
+from anydepth.selecting.selector import load_selector, save, source_of, train_selector
+from anydepth.selecting.side_by_side import label_side_by_side
+from anydepth.selecting.training import search
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 SENTENCES, BLOCK = 30, 8

@@ -1,7 +1,9 @@
 """Runs written for other engines, against ourselves: one plan as a plain Transformer, as a CTranslate2 model, and as
 one that `transformers` loads."""
 
+import errno
 import json
+import pkgutil
 import shutil
 import typing
 from dataclasses import replace
@@ -155,6 +157,32 @@ def test_other_layers_of_the_same_weights_are_another_export(tmp_path: Path) -> 
         assert [one[0].tokens for one in theirs] == [one[0].tokens for one in ours], depth
         layers.add(run.plan("2-2").decoder.layers)
     assert len(layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "writer"),
+    [
+        ("anydepth", "anydepth.interop.extract.write_durably"),
+        ("huggingface", "anydepth.interop.huggingface.write_durably"),
+        ("ctranslate2", "ctranslate2.specs.TransformerSpec.save"),
+    ],
+)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")], ids=repr)
+def test_an_export_that_is_cut_off_leaves_nothing(
+    engine: str, writer: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2")
+    write = pkgutil.resolve_name(writer)
+
+    def cut_off(*given: Any) -> None:
+        write(*given)
+        assert len([*tmp_path.rglob("*")]) > 1
+        raise error
+
+    monkeypatch.setattr(writer, cut_off)
+    with pytest.raises((KeyboardInterrupt, UserError)):
+        export_run(random_run(PrefixConfig()), tmp_path / "out", engine)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

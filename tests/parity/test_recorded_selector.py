@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from anydepth.choosing.predictor import Predictor
-from anydepth.choosing.selector_model import SelectorConfig, SelectorNet
-from anydepth.choosing.selector_training import predict
+from anydepth.selecting.model import SelectorConfig, SelectorNet
+from anydepth.selecting.predictor import Predictor
+from anydepth.selecting.training import predict
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 

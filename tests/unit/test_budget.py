@@ -10,8 +10,8 @@ from conftest import Cli
 from synthetic_runs import write_run
 
 import anydepth
+from anydepth.calibrating.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
 from anydepth.choosing.budget import Options, worthwhile_depths
-from anydepth.choosing.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.records import read_records
@@ -244,7 +244,7 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     seen.clear()
     assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
     assert seen == [(True, 1, 6, 1)] * 5
-    with pytest.warns(UserWarning, match="may be slower than plain search at depth 1-2: drafts were calibrated at 2-2"):
+    with pytest.warns(UserWarning, match=r"at depth 1-2: drafts were calibrated at 2-2 \(.* --drafts-at 1-2\)"):
         assert run.translate(TEXTS, "1-2", beam=1, speculate=True) == run.translate(TEXTS, "1-2", beam=1)
     assert [each[:3] for each in seen[-2:]] == [(True, 1, 4), (False, 1, 4)]
     with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 and batch 8"):
@@ -282,9 +282,11 @@ def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli, monkeypatch: 
     code, _, error = cli("translate", folder, text, *how, "--budget-ms", 20)
     assert (code, error.count("\n")) == (2, 1)
     assert f"run anydepth calibrate {folder} --beam 1" in error
-    code, out, _ = cli("calibrate", folder, "--source", short, "--quick", *how, "--depths", "1-1,2-2")
+    asked = ("--depths", "1-1,2-2", "--drafts-at", "2-2, 1-2")
+    code, out, _ = cli("calibrate", folder, "--source", short, "--quick", *how, *asked)
     assert code == 0
-    assert "speculation at 2-2, batch 1" in out
+    for depth in ("2-2", "1-2"):
+        assert f"speculation at {depth}, batch 1" in out
     assert f"The calibration is in {folder}/calibration.json." in out
     code, out, error = cli("translate", folder, text, *how, "--budget-ms", 1e6, "--batch", 1)
     best = run.guide(1).options.depths[0]
@@ -306,7 +308,7 @@ def test_from_the_command_line(run: Run, tmp_path: Path, cli: Cli, monkeypatch: 
         assert code == 2
         assert message in error
     (folder / "calibration.json").write_text("[")
-    monkeypatch.setattr("anydepth.choosing.measuring.measure", lambda *_, **__: pytest.fail("time was spent"))
+    monkeypatch.setattr("anydepth.calibrating.measuring.measure", lambda *_, **__: pytest.fail("time was spent"))
     code, _, error = cli("calibrate", folder, "--source", short, "--quick", *how)
     assert code == 2
     assert "calibration.json is damaged" in error

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anydepth
-from anydepth.choosing.calibration import (
+from anydepth.calibrating.calibration import (
     NAME,
     Calibration,
     Draft,
@@ -23,8 +23,8 @@ from anydepth.choosing.calibration import (
     origin_of,
     read_calibrations,
 )
-from anydepth.choosing.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
-from anydepth.choosing.timed import timed
+from anydepth.calibrating.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.calibrating.timed import timed
 from anydepth.errors import UserError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
@@ -302,6 +302,11 @@ def test_a_real_run_is_measured() -> None:
     lengths = sorted(len(ids) for ids, text in zip(run.sources(texts, ""), texts) if text)
     assert made.tokens == [length for length in lengths for _ in range(5)]
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
+    more = calibrate(run, texts, ["2-2"], batches=[1], beam=1, drafts_at=["1-2", "2-2"], rounds=1)
+    assert [one.depth for one in more.timings] == [one.depth for one in more.speculation] == ["2-2", "1-2"]
+    for beam, depth in ((1, "2-1"), (2, "2-2")):
+        with pytest.raises(UserError, match=f"drafts at {depth}: expected greedy search"):
+            calibrate(run, texts, beam=beam, drafts_at=[depth])
     assert shown[-1] == (100, 100)
     assert shown == sorted(shown)
     assert made.origin["precision"] == "float32"

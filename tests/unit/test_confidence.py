@@ -1,5 +1,6 @@
 """Words that stop early: the limits are plain depths, and the margin keeps the risk it promises."""
 
+import json
 import random
 import shutil
 from dataclasses import replace
@@ -10,7 +11,7 @@ import torch
 from conftest import BOS, FULL, PAD, Cli, random_batch, talkative_translator, tiny_translator
 
 import anydepth
-from anydepth.choosing.confidence import (
+from anydepth.calibrating.confidence import (
     Outcome,
     binomial_tail,
     calibrate_exit,
@@ -210,8 +211,28 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
     for wrong in ({"risk": 0.0}, {"confidence": 1.0}):
         with pytest.raises(UserError, match="expected between 0 and 1"):
             calibrate_exit(run, TEXTS, **wrong)
-    with pytest.raises(UserError, match="no sentence to test with"):
+    with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate_exit(run, [""])
+
+
+def test_a_margin_is_true_for_one_precision_and_kind_of_device(tmp_path: Path, cli: Cli) -> None:
+    run, text = shutil.copytree(GOLDEN, tmp_path / "run"), tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in TEXTS))
+    bold = ("--source", text, "--risk", 0.99, "--confidence", 0.1, "--device", "cpu")
+    assert cli("confidence", run, *bold)[0] == 0
+    eight = ("translate", run, text, "--exit", 1, "--precision", "int8", "--device", "cpu")
+    code, _, error = cli(*eight)
+    assert code == 2
+    assert "exit 1 of depth 2-2 must be is known for float32 on cpu, not for int8 on cpu: run anydepth conf" in error
+    assert cli("confidence", run, *bold, "--precision", "int8")[0] == 0
+    assert cli(*eight)[0] == 0
+    kept = json.loads((run / "confidence.json").read_text())
+    assert [(one["precision"], one["device"]) for one in kept] == [("float32", "cpu"), ("int8", "cpu")]
+    (run / "confidence.json").write_text(json.dumps([{**kept[0], "device": "cuda"}]))
+    assert "is known for float32 on cuda, not for float32 on cpu" in cli("translate", run, text, "--exit", 1)[2]
+    of_before = {name: value for name, value in kept[0].items() if name not in ("precision", "device")}
+    (run / "confidence.json").write_text(json.dumps([of_before]))
+    assert "is known for an unknown precision, not for float32" in cli("translate", run, text, "--exit", 1)[2]
 
 
 def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:

@@ -14,7 +14,6 @@ from rich.console import Console
 from synthetic_runs import used_by, write_multilingual_run, write_run
 from test_report import Outline
 
-from anydepth.choosing.oracle import oracle
 from anydepth.depth.latent import UNDECIDED, LatentConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.comparison import compare
@@ -23,6 +22,7 @@ from anydepth.reporting import plots
 from anydepth.reporting.layer_pictures import COLUMNS, jaccard, jaccard_by_chance, layer_ticks, over_steps, used_layers
 from anydepth.reporting.report import write_report
 from anydepth.reporting.terminal import print_comparison
+from anydepth.selecting.oracle import oracle
 
 LANGUAGES = ("en-de", "en-fr", "en-nl")
 LAYERS = 9

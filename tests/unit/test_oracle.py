@@ -9,13 +9,13 @@ from conftest import Cli
 from sacrebleu.metrics import BLEU, CHRF
 from synthetic_runs import write_run
 
-from anydepth.choosing.oracle import choose, oracle
 from anydepth.errors import UserError
 from anydepth.evaluation import metrics
 from anydepth.evaluation.metrics import Scorer, sentence_chrf
 from anydepth.evaluation.records import Record, read_records
 from anydepth.files import read_lines
 from anydepth.reporting.report import write_report
+from anydepth.selecting.oracle import choose, oracle
 
 REFERENCES = ["the first sentence of three", "another one comes second", "and this is the end of it"]
 OUTPUTS = {

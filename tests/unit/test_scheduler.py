@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.decoding.decoder import SEARCH_TOKENS
 from anydepth.serving.jobs import Batch, Drafted, Job, Wish
 from anydepth.serving.load import HOLD, LoadAware, Point, above_floor, up_to, worthwhile
 from anydepth.serving.scheduler import Busy, Closed, Done, Dropped, Failed, Late, Scheduler

@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from anydepth.choosing.cheap import fit_cheap
-from anydepth.choosing.judgement import Table, compare, hull
-from anydepth.choosing.labels import Labels, deepest_of, fast_first
-from anydepth.choosing.oracle import SAME
-from anydepth.choosing.predictor import Predictor
-from anydepth.choosing.rules import at_price, most_probable, price_within, within
-from anydepth.choosing.selector import CHEAP, Selector, parse_limit
-from anydepth.choosing.selector_model import SelectorConfig, SelectorNet, prior_weights, soft_f, ties_loss
-from anydepth.choosing.selector_training import (
+from anydepth.calibrating.timed import Timed
+from anydepth.errors import UserError
+from anydepth.evaluation.metrics import Scorer
+from anydepth.reporting.choosing_page import distribution, tradeoff
+from anydepth.selecting.cheap import fit_cheap
+from anydepth.selecting.judgement import Table, compare, hull
+from anydepth.selecting.labels import Labels, deepest_of, fast_first
+from anydepth.selecting.model import SelectorConfig, SelectorNet, prior_weights, soft_f, ties_loss
+from anydepth.selecting.oracle import SAME
+from anydepth.selecting.predictor import Predictor
+from anydepth.selecting.rules import at_price, most_probable, price_within, within
+from anydepth.selecting.selector import CHEAP, Selector, parse_limit
+from anydepth.selecting.training import (
     Fitted,
     Source,
     candidates,
@@ -30,11 +34,7 @@ from anydepth.choosing.selector_training import (
     shuffled,
     split,
 )
-from anydepth.choosing.timed import Timed
-from anydepth.choosing.verdict import FILE, read_judgement
-from anydepth.errors import UserError
-from anydepth.evaluation.metrics import Scorer
-from anydepth.reporting.choosing_page import distribution, tradeoff
+from anydepth.selecting.verdict import FILE, read_judgement
 
 DEPTHS = ["1-1", "2-1", "1-2", "2-2"]
 FULL = 3

@@ -7,10 +7,10 @@ import pytest
 from conftest import Cli
 
 import anydepth
-from anydepth.choosing.sizes import Export, Size, Sizes, make_sizes, quality
-from anydepth.choosing.sizes_page import write_sizes
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
+from anydepth.sizing.sizes import Export, Size, Sizes, make_sizes, quality
+from anydepth.sizing.sizes_page import write_sizes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "model"
 SOURCE = ["July", "the first of May", "twenty-three euros", "Monday, 4 July 2011"]
@@ -20,7 +20,7 @@ REFERENCE = ["Juli", "der erste Mai", "dreiundzwanzig Euro", "Montag, 4. Juli 20
 def size(depth: str, bleu: float, p95: float, p_value: float = 0.5) -> Size:
     scores, p_values = {"bleu": bleu, "chrf": 50.0}, {"bleu": p_value, "chrf": 1.0}
     return Size(
-        depth=depth, folder=f"out/{depth}", scores=scores, p_values=p_values, p50_ms=p95 / 2, p95_ms=p95,
+        depth=depth, scores=scores, p_values=p_values, p50_ms=p95 / 2, p95_ms=p95,
         memory=3_000_000, disk=1_500_000,
     )  # fmt: skip
 
@@ -64,8 +64,6 @@ def test_exports_say_what_the_run_says(tmp_path: Path) -> None:
     assert small.p_values == {name: pytest.approx(min(1, 2 * one.p_value)) for name, one in chances.items()}
     assert 0 < small.p50_ms < small.p95_ms
     assert anydepth.load(out / "1-1").depths() == ["1-1"]
-    with pytest.raises(UserError, match=f"{out} is not empty: give another --out"):
-        make_sizes(run, ["2-2"], out, SOURCE, REFERENCE)
     with pytest.raises(UserError, match="depth 3-1: this run has"):
         make_sizes(run, ["3-1"], tmp_path / "other", SOURCE, REFERENCE)
 
@@ -90,3 +88,17 @@ def test_ctranslate2_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
     code, _, error = cli("sizes", GOLDEN, "--out", out, *test_set, "--quantization", "int8")
     assert code == 2
     assert "is not empty" in error
+
+
+def test_an_interrupted_comparison_leaves_nothing(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        assert (tmp_path / "out").exists() is False  # though there are exports already
+        raise UserError("stopped")
+
+    monkeypatch.setattr("anydepth.sizing.sizes.quality", interrupt)
+    files = tmp_path / "source", tmp_path / "reference"
+    for file, lines in zip(files, (SOURCE, REFERENCE)):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    code, _, error = cli("sizes", GOLDEN, "--out", tmp_path / "out", "--source", files[0], "--reference", files[1])
+    assert (code, error) == (2, "anydepth: stopped\n")
+    assert sorted(tmp_path.iterdir()) == sorted(files)

@@ -255,7 +255,7 @@ class Judgement(Work):
         with progress_for(self.name, "checkpoints", visible=not quiet) as show:
             judge(
                 self.left.parent,
-                *read_test_set(self.left.parent),
+                read_test_set(self.left.parent),
                 checkpoints=self.checkpoints,
                 parts=self.parts,
                 progress=show,

@@ -6,7 +6,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from anydepth.choosing.calibration import COVERAGE, Calibration, find_calibration
+from anydepth.calibrating.calibration import COVERAGE, Calibration, find_calibration
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name, pareto_front

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 from anydepth.choosing.budget import Chosen, Guide
 from anydepth.data.sources import batches
-from anydepth.decoding.decoder import DecodingConfig
+from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
 from anydepth.errors import UserError
 
-SEARCH_TOKENS = 16_384
-"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
 AUTO = "auto"
 
 
@@ -92,7 +90,7 @@ def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, gui
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
         if guide.calibrated and (known := {one.depth for one in guide.calibrated.speculation}):
-            elsewhere = f"drafts were calibrated at {', '.join(sorted(known))}"
+            elsewhere = f"drafts were calibrated at {', '.join(sorted(known))} (anydepth calibrate --drafts-at {depth})"
             warnings.warn(f"speculation may be slower than plain search at depth {depth}: {elsewhere}", stacklevel=2)
         return decoding
     if found.best and sentences <= found.batch:

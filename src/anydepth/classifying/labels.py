@@ -27,8 +27,9 @@ ADAPTIVE = "adaptive"
 class Labelling(NamedTuple):
     """What a classifier says about a text."""
 
-    label: str
-    probability: float
+    label: str | None
+    """None of an empty text, which has no probabilities either."""
+    probability: float | None
     probabilities: dict[str, float]
     """Of all labels."""
     words: list[tuple[str, int]]
@@ -44,15 +45,18 @@ def classify(
     leave: str = "0.9",
     progress: Progress | None = None,
 ) -> list[Labelling]:
-    """The labels of texts. An over-long text is cut if the run was trained so, and refused otherwise."""
+    """The labels of texts. An over-long text is cut if the run was trained so, and refused otherwise; one with nothing
+    in it has no label."""
     model, rule = run.classifier, None
     if depth == ADAPTIVE:
         rule, depth = adaptive(model, leave), None
     plans = run.plan(depth)
     ids, source = encoded(run, texts), run.word_depths
-    results: list[Labelling | None] = [None] * len(texts)
-    done, names = 0, model.config.labels
-    for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
+    results, names = [Labelling(None, None, {}, [])] * len(texts), model.config.labels
+    todo = [number for number, text in enumerate(texts) if text.strip()]
+    done = len(texts) - len(todo)
+    for places in batches([len(ids[number]) for number in todo], batch or MANY, MANY if batch else TOKENS):
+        numbers = [todo[place] for place in places]
         given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
         found = run.answering(given, plans, rule)
         rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
@@ -62,7 +66,7 @@ def classify(
         done += len(numbers)
         if progress:
             progress(done, len(texts))
-    return [found for found in results if found is not None]
+    return results
 
 
 def adaptive(model: Classifier, leave: str = "0.9") -> Rule | None:
@@ -76,7 +80,7 @@ def adaptive(model: Classifier, leave: str = "0.9") -> Rule | None:
 def encoded(run: Run, texts: Sequence[str]) -> list[list[int]]:
     """Token ids, with what stands in front and behind."""
     ids = run.sources(texts, run.key)
-    run.check_lengths(ids, "line")
+    run.check_lengths(ids)
     return [run.ended(one) for one in ids]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
+    from anydepth.decoding.decoder import Precision
     from anydepth.run import Run
 
 
@@ -47,10 +48,10 @@ def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     return found.depth
 
 
-def margin_of(run: "Run", depth: str | None, exit: int | None) -> float | None:
+def margin_of(run: "Run", depth: str | None, exit: int | None, precision: "Precision | None" = None) -> float | None:
     """How sure an exit must be, as `anydepth confidence` found."""
     if not exit:
         return None
-    from anydepth.choosing.confidence import find_confidence
+    from anydepth.calibrating.confidence import find_confidence
 
-    return find_confidence(run, depth, exit).margin
+    return find_confidence(run, depth, exit, precision).margin

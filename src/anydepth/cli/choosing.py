@@ -13,8 +13,8 @@ from rich.console import Console
 from anydepth.cli.app import Batch, Beam, Depth, Device, Engine, Json, Language, Precision, RunFolder, app
 from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_calibration_texts, read_test_set, read_test_sets
-from anydepth.files import check_writable
+from anydepth.evaluation.texts import check_readable, read_calibration_texts, read_test_set, read_test_sets
+from anydepth.files import check_writable, new_folder
 from anydepth.progress import progress_bar, progress_for
 
 
@@ -36,16 +36,19 @@ def calibrate(
     ] = None,
     beam: Beam = None,
     precision: Precision = None,
+    drafts_at: Annotated[
+        str | None, typer.Option(metavar="E-D,…", help="With --beam 1: depths to try drafts at. Default: the deepest.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less.")] = False,
     language: Language = None,
     engine: Engine = "native",
     device: Device = "auto",
 ) -> None:
     """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    from anydepth.calibrating.calibration import NAME, check_decodes, keep, read_calibrations
+    from anydepth.calibrating.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
+    from anydepth.calibrating.tables import print_calibration
     from anydepth.choosing.budget import worthwhile_depths
-    from anydepth.choosing.calibration import NAME, check_decodes, keep, read_calibrations
-    from anydepth.choosing.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
-    from anydepth.choosing.tables import print_calibration
 
     if precision and engine != "native":
         raise UserError(f"--precision: not with --engine {engine}")
@@ -63,6 +66,7 @@ def calibrate(
             batches=sizes,
             beam=beam,
             precision=precision,
+            drafts_at=[depth.strip() for depth in drafts_at.split(",")] if drafts_at else (),
             rounds=QUICK_ROUNDS if quick else ROUNDS,
             progress=show,
         )
@@ -83,12 +87,13 @@ def confidence(
     source: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Texts to test with. Default: the recipe's test or dev set.")
     ] = None,
+    precision: Precision = None,
     language: Language = None,
     device: Device = "auto",
 ) -> None:
     """Find how sure a shallow exit must be for its words to be those of full depth, for `translate --exit`."""
-    from anydepth.choosing.confidence import NAME, calibrate_exit, keep_confidence, read_confidences
-    from anydepth.choosing.tables import print_confidence
+    from anydepth.calibrating.confidence import NAME, calibrate_exit, keep_confidence, read_confidences
+    from anydepth.calibrating.tables import print_confidence
     from anydepth.run import load
 
     texts = read_calibration_texts(run, source, language)
@@ -96,7 +101,9 @@ def confidence(
     read_confidences(run / NAME)  # complains about a damaged file before any time is spent
     check_writable(run / NAME)
     with progress_for("testing", "margins") as show:
-        found = calibrate_exit(loaded, texts, depth, exit, risk=risk, confidence=confidence, progress=show)
+        found = calibrate_exit(
+            loaded, texts, depth, exit, risk=risk, confidence=confidence, precision=precision, progress=show
+        )
     file = keep_confidence(found, run)
     print_confidence(Console(highlight=False), found)
     print(f"The margin is in {file}.")
@@ -133,16 +140,19 @@ def selector(
     as_json: Json = False,
 ) -> None:
     """Learn to choose a depth for every sentence before it is decoded: `translate --depth selector`."""
-    from anydepth.choosing.commands import judge_selector, make_selector
     from anydepth.data.distillation import device_of_rank
+    from anydepth.reporting.report import write_report
     from anydepth.reporting.terminal import print_judgement
     from anydepth.run import load
+    from anydepth.selecting.commands import judge_selector, make_selector
 
     loaded, folder = load(run, device_of_rank(device)).in_language(language), out or run / "selector"
     show = partial(progress_for, visible=os.environ.get("RANK", "0") == "0")
     if evaluate:
         pairs = read_test_set(run, source, reference, language=language, sentences=sentences)
-        found, page = judge_selector(loaded, pairs, folder, show, beam)
+        found = judge_selector(loaded, pairs, folder, show, beam)
+        own = folder.resolve().parent == run.resolve()
+        page = write_report([run], run / "report.html") if own else None
         if as_json:
             return print(json.dumps(asdict(found), indent=1))
         print_judgement(Console(highlight=False), found)
@@ -175,29 +185,30 @@ def sizes(
     device: Device = "auto",
 ) -> None:
     """Export several depths and compare them: quality, latency, memory, bytes; which to take for which budget."""
-    from anydepth.choosing.sizes import make_sizes
-    from anydepth.choosing.sizes_page import print_sizes, write_sizes
     from anydepth.run import load
+    from anydepth.sizing.sizes import make_sizes
+    from anydepth.sizing.sizes_page import print_sizes, write_sizes
 
     test_sets = read_test_sets(run, source, reference, language=language)
     if len(test_sets) > 1:
         raise UserError(f"{run}: its recipe names {len(test_sets)} test sets; give --language")
-    ((texts, references),) = test_sets.values()
+    (test_set,) = test_sets.values()
     loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
+    check_readable(loaded, test_set)
     wanted = parse_depths(depths) or loaded.depths()
-    with progress_bar("sizes") as bar:
+    with new_folder(out) as folder, progress_bar("sizes") as bar:
         task = bar.add_task("", total=None)
         found = make_sizes(
             loaded,
             wanted,
-            out,
-            texts,
-            references,
+            folder,
+            test_set.source,
+            test_set.reference,
             to=to,
             quantization=quantization,
             beam=beam,
             progress=lambda what: bar.update(task, description=what),
         )
-    page = write_sizes(found, out)
+        page = write_sizes(found, folder)
     print_sizes(Console(highlight=False), found)
-    print(f"The exports are in {out}, the report is in {page}.")
+    print(f"The exports are in {out}, the report is in {out / page.name}.")

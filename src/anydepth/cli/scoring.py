@@ -115,9 +115,9 @@ def report(
 @app.command()
 def oracle(run: RunFolder, as_json: Json = False) -> None:
     """Show what the best depth for every sentence would give, and which depths that takes."""
-    from anydepth.choosing.oracle import oracle
     from anydepth.evaluation.records import read_records
     from anydepth.reporting.terminal import print_oracle
+    from anydepth.selecting.oracle import oracle
 
     (record,) = read_records([run])
     with progress_bar("scoring") as bar:
@@ -140,11 +140,11 @@ def difficulty(
     from anydepth.evaluation.difficulty import judge
     from anydepth.reporting.report import write_report
 
-    source, reference = read_test_set(run)
+    test_set = read_test_set(run)
     with progress_for("judging", "checkpoints") as show:
-        found = judge(run, source, reference, checkpoints=checkpoints, parts=parts, device=device, progress=show)
+        found = judge(run, test_set, checkpoints=checkpoints, parts=parts, device=device, progress=show)
     page = write_report([run], run / "report.html")
-    print(f"{len(source)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
+    print(f"{len(found.mean)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_texts
+from anydepth.evaluation.texts import naming_lines, read_texts
 from anydepth.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ def print_outputs(
 
     if file is None and sys.stdin.isatty():
         for number, line in enumerate(sys.stdin, start=1):
-            print(*render(decode([line.rstrip("\n")]), n_best, number), sep="\n", flush=True)
+            with naming_lines(file, number):
+                found = decode([line.rstrip("\n")])
+            print(*render(found, n_best, number), sep="\n", flush=True)
         return []
     texts = read_texts(file)
-    with progress_bar(title, visible=output is not None) as bar:
+    with naming_lines(file), progress_bar(title, visible=output is not None) as bar:
         task = bar.add_task("", total=len(texts))
         found = decode(texts, progress=lambda done, total: bar.update(task, completed=done))
     lines = "".join(f"{line}\n" for line in render(found, n_best))
@@ -103,6 +105,12 @@ def show_repeated(name: str, runs: Sequence[Path]) -> None:
         print_accuracies(Console(highlight=False), record.grid)
 
 
+def render_label(found: "Labelling", text: str) -> str:
+    """Three columns, the first two empty where a text has no label."""
+    sure = "" if found.probability is None else f"{found.probability:.4f}"
+    return f"{found.label or ''}\t{sure}\t{text}"
+
+
 def show_words(found: Sequence["Labelling"], layers: int) -> None:
     """Each text with its label, its words in the colour of their depth."""
     from rich.text import Text
@@ -111,6 +119,9 @@ def show_words(found: Sequence["Labelling"], layers: int) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for one in found:
+        if one.label is None:
+            console.print()
+            continue
         if not one.words:
             raise UserError("--show: all words of this run are equally deep")
         console.print(Text.assemble((f"{one.label} {one.probability:.2f}  ", "bold"), for_terminal(one.words, layers)))

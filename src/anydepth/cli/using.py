@@ -23,9 +23,9 @@ from anydepth.cli.app import (
     app,
 )
 from anydepth.cli.asking import automatic_depth, load_for, margin_of
-from anydepth.cli.showing import print_outputs, show_words, telling_chosen_depths
+from anydepth.cli.showing import print_outputs, render_label, show_words, telling_chosen_depths
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import read_texts, say_how_many_were_cut
+from anydepth.evaluation.texts import naming_lines, read_texts, say_how_many_were_cut
 from anydepth.files import check_writable
 from anydepth.progress import progress_bar
 
@@ -97,7 +97,8 @@ def translate(
     loaded = load_for(engine, run, device, settings or (), language)
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, "sample": sample, **sampling}
     decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
-    decoding |= {"exit": exit, "exit_margin": margin_of(loaded, depth, exit) if exit_margin is None else exit_margin}
+    margin = margin_of(loaded, depth, exit, precision) if exit_margin is None else exit_margin
+    decoding |= {"exit": exit, "exit_margin": margin}
     decoding["n_best"] = 1 if n_best is None else n_best
     if depth == "auto" and budget_ms is None:
         depth = automatic_depth(loaded, decoding)
@@ -184,7 +185,7 @@ def classify(
     loaded = load(run, device, settings=settings or ())
     if leave is not None and loaded.config.model.encoder.depth.type == "per-word":
         raise UserError("--exit: the words of this run have depths of their own, and its texts do not leave early")
-    with progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
+    with naming_lines(file), progress_bar("classifying", visible=not sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=len(texts))
         found = loaded.classify(
             texts,
@@ -193,11 +194,12 @@ def classify(
             leave=leave or "0.9",
             progress=lambda done, total: bar.update(task, completed=done),
         )
+    if empty := sum(one.label is None for one in found):
+        print(f"anydepth: {empty} of {len(texts)} texts are empty and have no label", file=sys.stderr)
     if show:
         return show_words(found, len(loaded.plan().encoder))
     for text, one in zip(texts, found):
-        plain = f"{one.label}\t{one.probability:.4f}\t{text}"
-        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else plain)
+        print(json.dumps(one._asdict(), ensure_ascii=False) if as_json else render_label(one, text))
 
 
 @app.command()

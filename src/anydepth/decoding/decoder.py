@@ -52,6 +52,9 @@ class Hypothesis(NamedTuple):
     log_probability: float
 
 
+SEARCH_TOKENS = 16_384
+"""Source tokens searched together at most, padding included: long texts come in smaller batches."""
+
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 

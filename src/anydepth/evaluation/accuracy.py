@@ -156,7 +156,8 @@ def measure(
 
 def given_samples(run: Run, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Texts whose label nobody knows, with the depths of their words."""
-    return [{"words": one.words[:SAMPLE_WORDS], "found": one.label, "right": ""} for one in run.classify(texts)]
+    found = run.classify([text for text in texts if text.strip()])
+    return [{"words": one.words[:SAMPLE_WORDS], "found": one.label, "right": ""} for one in found]
 
 
 def samples(run: Run, asked: list[tuple[Array, LabelledBatch]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import hash_of
+from anydepth.evaluation.texts import TestSet, naming
 from anydepth.files import checksum, write_atomically
 from anydepth.training import checkpoint
 
@@ -48,8 +49,7 @@ class Difficulty(NamedTuple):
 
 def judge(
     run: Path,
-    source: list[str],
-    reference: list[str],
+    test_set: TestSet,
     *,
     checkpoints: int = CHECKPOINTS,
     parts: int = PARTS,
@@ -60,20 +60,21 @@ def judge(
     difficulty.json in its folder."""
     from anydepth.run import load
 
-    if not 1 < parts <= len(source):
-        raise UserError(f"--parts {parts}: expected 2 to {len(source)}, the sentences of the test set")
+    if not 1 < parts <= len(test_set.source):
+        raise UserError(f"--parts {parts}: expected 2 to {len(test_set.source)}, the sentences of the test set")
     paths = last_checkpoints(run, checkpoints)
     losses = []
     for done, path in enumerate(paths):
         if progress:
             progress(done, len(paths))
         one = load(run, device, checkpoint=str(checkpoint.step_of(path)))
-        losses.append([-total for total in one.score(source, reference)])
+        with naming(test_set.place):
+            losses.append([-total for total in one.score(test_set.source, test_set.reference)])
     mean, deviation = np.mean(losses, axis=0), np.std(losses, axis=0)
     found = Difficulty(
         steps=[checkpoint.step_of(path) for path in paths],
         weights=checksum(paths[-1] / "model.safetensors"),
-        test_set=hash_of(source, reference),
+        test_set=hash_of(test_set.source, test_set.reference),
         mean=mean.tolist(),
         deviation=deviation.tolist(),
         part=cut(mean + deviation, parts),

@@ -5,20 +5,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anydepth.errors import UserError
-from anydepth.evaluation.texts import say_how_many_were_cut
+from anydepth.evaluation.texts import TestSet, check_readable, say_how_many_were_cut
 
 if TYPE_CHECKING:
     from anydepth.classifying.leaving import Rule
     from anydepth.data.corpora import CorpusConfig
     from anydepth.evaluation.grid import Progress as GridProgress
-    from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run
 
 
 def fill_grid(
     run: "Run",
     folder: Path,
-    test_sets: dict[str, "TestSet"],
+    test_sets: dict[str, TestSet],
     depths: list[str] | None,
     beam: int,
     batch: int,
@@ -34,16 +33,17 @@ def fill_grid(
     lowercase = lowercase or run.config.tokenizer.lowercase
     settings: dict[str, Any] = {"beam": beam, "batch": batch, "out": folder, "lowercase": lowercase, "notes": notes}
     settings["summaries"] = run.config.data.pairs == "summaries"
-    for key, (source, _) in test_sets.items():
-        say_how_many_were_cut(run, source, key)
     known = known_languages(run.config)
+    for key, test_set in test_sets.items():
+        check_readable(run, test_set, key if key in known else "")
+        say_how_many_were_cut(run, test_set.source, key)
     if len(known) > 1 and "" not in test_sets:
         return evaluate_languages(run, test_sets, depths, progress=progress, **settings)
     if len(test_sets) > 1:
         raise UserError(f"{len(test_sets)} test sets: expected one, or keys of the training corpora for all of them")
-    ((key, (source, reference)),) = test_sets.items()
+    ((key, test_set),) = test_sets.items()
     run = run.in_language(key) if key in known else run
-    return evaluate(run, source, reference, depths or run.depths(), progress=progress, **settings)
+    return evaluate(run, test_set.source, test_set.reference, depths or run.depths(), progress=progress, **settings)
 
 
 def fill_encoder_grid(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anydepth.evaluation.cells import Cell, deepest
 from anydepth.evaluation.grid import Progress, evaluate
 from anydepth.evaluation.metrics import metrics_of
+from anydepth.evaluation.texts import TestSet
 from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 LANGUAGES = "languages"
 ONE_WAY = ("signatures", "batch", "beam", "device", "machine", "weights")
 """What the grids of all languages must have in common to be summed up."""
-
-TestSet = tuple[list[str], list[str]]
-"""Source and reference."""
 
 
 def evaluate_languages(
@@ -49,7 +47,7 @@ def evaluate_languages(
 
     of_run = notes or {"run": "../..", **(describe_training(run.folder) if run.folder else {})}
     config = replace(run.config, decoding=replace(run.config.decoding, beam=beam, batch=batch))
-    for key, (source, reference) in test_sets.items():
+    for key, test_set in test_sets.items():
         speaking, folder = run.in_language(key), out / LANGUAGES / key
 
         def show(done: int, total: int, depth: str, key: str = key) -> None:
@@ -58,8 +56,8 @@ def evaluate_languages(
 
         evaluate(
             speaking,
-            source,
-            reference,
+            test_set.source,
+            test_set.reference,
             depths or speaking.depths(),
             beam=beam,
             batch=batch,

@@ -4,23 +4,33 @@ import codecs
 import gzip
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anydepth.errors import UserError
+from anydepth.errors import TextError, UserError
 
 if TYPE_CHECKING:
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig, Split
-    from anydepth.evaluation.languages import TestSet
     from anydepth.run import Run
+
+
+class TestSet(NamedTuple):
+    source: list[str]
+    reference: list[str]
+    places: list[str]
+    """Of each pair, the file and line."""
+
+    def place(self, number: int) -> str:
+        return self.places[number - 1]
 
 
 def read_texts(file: Path | None) -> list[str]:
     """The lines of a file, or of stdin, without a byte order mark."""
-    name = "stdin" if file is None else str(file)
+    name = name_of_texts(file)
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()
         data = gzip.decompress(data) if file and file.suffix == ".gz" else data
@@ -35,6 +45,24 @@ def read_texts(file: Path | None) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
+def name_of_texts(file: Path | None) -> str:
+    return "stdin" if file is None else str(file)
+
+
+@contextmanager
+def naming(place: Callable[[int], str]) -> Iterator[None]:
+    """What is wrong with a text is told with its place, which is asked for by its number, from 1."""
+    try:
+        yield
+    except TextError as error:
+        raise error.placed(place(error.number)) from None
+
+
+def naming_lines(file: Path | None, first: int = 1) -> AbstractContextManager[None]:
+    """Of texts that are the lines of a file, or of stdin, from the `first` on."""
+    return naming(lambda number: f"{name_of_texts(file)}:{first - 1 + number}")
+
+
 def read_test_sets(
     run: Path,
     source: Path | None = None,
@@ -43,11 +71,11 @@ def read_test_sets(
     language: str | None = None,
     on: "Split" = "test",
     sentences: int = 0,
-) -> dict[str, "TestSet"]:
+) -> dict[str, TestSet]:
     """By language, "" where a run has only one: given as files, or those that the run's recipe names. `on` takes its
     dev or training corpora instead, `sentences` the first so many of each."""
     from anydepth.data.corpora import ParallelText
-    from anydepth.data.reading import Skips, read_pairs
+    from anydepth.data.reading import Skips, read_rows
 
     if (source is None) != (reference is None):
         raise UserError("--source and --reference: give both or neither")
@@ -63,14 +91,15 @@ def read_test_sets(
         raise UserError(f"{run}: its recipe names {len(twice)} {on} sets{which}; give --source and --reference")
     skips, found = Skips(), {}
     for corpus in corpora:
-        pairs = list(islice(read_pairs(corpus, on, skips), sentences or None))
-        found[corpus.key] = ([source for source, _ in pairs], [target for _, target in pairs])
+        rows = list(islice(read_rows(corpus, on, skips), sentences or None))
+        texts = [row.source for row in rows], [row.target or "" for row in rows]
+        found[corpus.key] = TestSet(*texts, [row.place for row in rows])
     if summary := skips.summary():
         print(f"anydepth: {summary}", file=sys.stderr)
     return found
 
 
-def read_test_set(run: Path, *given: Any, **more: Any) -> "TestSet":
+def read_test_set(run: Path, *given: Any, **more: Any) -> TestSet:
     """The only one that is given, or that the run's recipe names: see `read_test_sets`."""
     found = read_test_sets(run, *given, **more)
     if len(found) > 1:
@@ -118,6 +147,12 @@ def config_and_language(run: Path, settings: Sequence[str], language: str | None
         raise UserError(f"{run} is not a run: it has no config.toml")
     config = load(run / "config.toml", settings)
     return config, find_language(config, language)
+
+
+def check_readable(run: "Run", test_set: TestSet, key: str = "") -> None:
+    """Refuses one with a text that is too long for the run, before anything is decoded."""
+    with naming(test_set.place):
+        run.check_lengths(run.sources(test_set.source, key or run.key))
 
 
 def say_how_many_were_cut(run: "Run", texts: Sequence[str], key: str = "") -> None:

@@ -1,8 +1,6 @@
 """A depth as a CTranslate2 model, and that engine in the place of our own search."""
 
 import hashlib
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.errors import UserError
+from anydepth.files import new_folder
 from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
@@ -36,17 +35,11 @@ def export(run: Run, depth: str | None, out: Path, quantization: str | None = No
 def write(run: Run, plans: Plans, out: Path, quantization: str | None = None) -> Path:
     """Writes the folder that `ctranslate2.Translator` reads."""
     package()
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty: give another --out")
-    described = spec(run, unrolled(run, plans, NAME))
-    described.validate()
-    described.optimize(quantization=quantization)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # beside its place first, so that a folder with this name is whole
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-        described.save(folder)
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(folder, out)
+    with new_folder(out) as folder:
+        described = spec(run, unrolled(run, plans, NAME))
+        described.validate()
+        described.optimize(quantization=quantization)
+        described.save(str(folder))
     return out
 
 
@@ -199,4 +192,9 @@ class CTranslate2Run(Run):
         made_from = repr((self.weights_hash, self.config.model, plans))
         parts = [plans.name, key, self.quantization or "", hashlib.sha256(made_from.encode()).hexdigest()[:12]]
         folder = self.folder / "exports" / "-".join([NAME, *(part for part in parts if part)])
-        return folder if folder.exists() else write(self.in_language(key or None), plans, folder, self.quantization)
+        try:
+            return folder if folder.exists() else write(self.in_language(key or None), plans, folder, self.quantization)
+        except UserError:
+            if not folder.exists():
+                raise
+            return folder  # another process was faster

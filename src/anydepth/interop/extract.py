@@ -10,9 +10,8 @@ from anydepth.config import Config, dump
 from anydepth.data.corpora import DataConfig
 from anydepth.depth.latent import Latent
 from anydepth.depth.policy import Alone
-from anydepth.errors import UserError
 from anydepth.estimating.sources import FILE
-from anydepth.files import write_durably
+from anydepth.files import new_folder, write_durably
 from anydepth.models import BridgeConfig, Translator
 from anydepth.objectives import HaltingObjectiveConfig, SingleConfig
 from anydepth.plan import Plan, Plans
@@ -34,14 +33,12 @@ def extract_languages(run: Run, out: Path) -> Path:
 
 
 def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Path:
-    if (out / "config.toml").exists():
-        raise UserError(f"{out} already holds a run: give another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    run.tokenizers.save(out)
-    if run.folder and (depths := run.folder / FILE).exists():
-        write_durably(out / FILE, depths.read_text(encoding="utf-8"))
-    write_weights(tensors, out / "model.safetensors", {"tokenizer": run.tokenizers.hash})
-    write_durably(out / "config.toml", dump(config))  # last: a folder with this file is a whole run
+    with new_folder(out) as folder:
+        run.tokenizers.save(folder)
+        if run.folder and (depths := run.folder / FILE).exists():
+            write_durably(folder / FILE, depths.read_text(encoding="utf-8"))
+        write_weights(tensors, folder / "model.safetensors", {"tokenizer": run.tokenizers.hash})
+        write_durably(folder / "config.toml", dump(config))
     return out
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anydepth.data.corpora import target_language
 from anydepth.errors import UserError
-from anydepth.files import write_durably
+from anydepth.files import new_folder, write_durably
 from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
@@ -43,15 +43,13 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
         raise UserError(
             f"--to {NAME}: Pegasus and MBart normalise with an epsilon of {NORM_EPSILON:g}, not {layer.norm_epsilon:g}"
         )
-    if (out / "config.json").exists():
-        raise UserError(f"{out} already holds a model: give another --out")
-    out.mkdir(parents=True, exist_ok=True)
     kind = "mbart" if model.config.embedding_norm else "pegasus"
-    write_weights(dict(tensors(model, FIRST_POSITION[kind])), out / "model.safetensors", {"format": "pt"})
-    write_durably(out / "tokenizer.json", source_tokenizer(run))
-    write_durably(out / "tokenizer_config.json", as_json(tokenizer_config(run)))
-    write_durably(out / "generation_config.json", as_json(generation_config(run)))
-    write_durably(out / "config.json", as_json(model_config(run, model, kind)))  # last: with this file it is whole
+    with new_folder(out) as folder:
+        write_weights(dict(tensors(model, FIRST_POSITION[kind])), folder / "model.safetensors", {"format": "pt"})
+        write_durably(folder / "tokenizer.json", source_tokenizer(run))
+        write_durably(folder / "tokenizer_config.json", as_json(tokenizer_config(run)))
+        write_durably(folder / "generation_config.json", as_json(generation_config(run)))
+        write_durably(folder / "config.json", as_json(model_config(run, model, kind)))
     return out
 
 

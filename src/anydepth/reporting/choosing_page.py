@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from anydepth.choosing.verdict import Judgement, read_judgement
 from anydepth.evaluation.records import Record
 from anydepth.reporting.figures import INK, MUTED, SERIES, as_svg, empty_figure, number, styled
+from anydepth.selecting.verdict import Judgement, read_judgement
 
 FOLDER = "selector"
 """In a run's own."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig
     from anydepth.evaluation.grid import Progress as GridProgress
-    from anydepth.evaluation.languages import TestSet
+    from anydepth.evaluation.texts import TestSet
     from anydepth.run import Run
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from anydepth.choosing.oracle import Oracle
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.comparison import Comparison, differ
 from anydepth.evaluation.language_table import LanguageTable
@@ -17,6 +16,7 @@ from anydepth.reporting.choosing_page import ChoosingPart, choosing_part
 from anydepth.reporting.difficulty_page import DifficultyPart, difficulty_part
 from anydepth.reporting.layers_page import LayersPart, layers_part
 from anydepth.reporting.training_page import curve_table, training_panels
+from anydepth.selecting.oracle import Oracle
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anydepth.choosing.oracle import oracle
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import (
     Cell,
@@ -33,6 +32,7 @@ from anydepth.reporting.accuracy_page import show_accuracies
 from anydepth.reporting.comparison_page import show_comparison
 from anydepth.reporting.page import Page
 from anydepth.reporting.perplexity_page import show_perplexities
+from anydepth.selecting.oracle import oracle
 from anydepth.training.cost import TOKENS
 
 

@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anydepth.choosing.oracle import Oracle
-from anydepth.choosing.verdict import Judgement
 from anydepth.evaluation.cells import Cell, best, deepest, depth_name, fastest_within, telling_depths
 from anydepth.evaluation.comparison import Comparison
 from anydepth.evaluation.language_table import LanguageTable
 from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.samples import differences
 from anydepth.reporting.figures import plain
+from anydepth.selecting.oracle import Oracle
+from anydepth.selecting.verdict import Judgement
 
 
 def print_grid(console: Console, grid: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from anydepth.choosing.calibration import LEAST_GAIN
+from anydepth.calibrating.calibration import LEAST_GAIN
 
 Clock = Callable[[], float]
 """Seconds that only grow."""

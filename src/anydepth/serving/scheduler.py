@@ -11,7 +11,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
-from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.decoding.decoder import SEARCH_TOKENS
 from anydepth.serving.jobs import Batch, Item, Job, Now, Wish, settle
 from anydepth.serving.load import Clock, LoadAware, up_to
 

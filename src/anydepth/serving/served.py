@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
+from anydepth.calibrating.calibration import COVERAGE, Calibration
 from anydepth.choosing.budget import Guide, Options
-from anydepth.choosing.calibration import COVERAGE, Calibration
 from anydepth.classifying.labels import ADAPTIVE, adaptive
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.encoder_models import Classifier
@@ -185,7 +185,7 @@ class Served:
         """Texts ready to be submitted; UserError where one is too long or the wish cannot be granted."""
         key = key or self.run.key
         ids = self.run.sources(texts, key)
-        self.run.check_lengths(ids, "line")
+        self.run.check_lengths(ids)
         return Job(
             texts=texts,
             lengths=[len(one) for one in ids],

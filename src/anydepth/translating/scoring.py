@@ -26,8 +26,8 @@ def score(
     source_ids = run.sources(sources, key)
     texts = iter(target.encode([text for text in targets if isinstance(text, str)]))
     target_ids = [next(texts) if isinstance(given, str) else given for given in targets]
-    run.check_lengths(source_ids, "source line")
-    run.check_lengths(target_ids, "target line")
+    run.check_lengths(source_ids, "source")
+    run.check_lengths(target_ids, "target")
     results = [0.0] * len(sources)
     longest = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids)]
     for numbers in batches(longest, run.config.decoding.batch, TOKENS):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anydepth.choosing.calibration import LEAST_GAIN
+from anydepth.calibrating.calibration import LEAST_GAIN
 
 NOISE = 0.15
 """How far the logarithm of the ratio of two times of one batch is off, as long as too few were measured to tell."""

@@ -21,12 +21,16 @@ import tomli_w
 import torch
 from safetensors.torch import load_file, save_file
 
-from anydepth.choosing.cheap import Cheap, fit_cheap
-from anydepth.choosing.labels import Labels, deepest_of, fast_first
-from anydepth.choosing.predictor import Predictor
-from anydepth.choosing.rules import most_probable, within
-from anydepth.choosing.selector_model import Kind, SelectorConfig, SelectorNet
-from anydepth.choosing.selector_training import (
+from anydepth.config_reader import read
+from anydepth.errors import UserError
+from anydepth.evaluation.metrics import Array
+from anydepth.files import write_atomically
+from anydepth.selecting.cheap import Cheap, fit_cheap
+from anydepth.selecting.labels import Labels, deepest_of, fast_first
+from anydepth.selecting.model import Kind, SelectorConfig, SelectorNet
+from anydepth.selecting.predictor import Predictor
+from anydepth.selecting.rules import most_probable, within
+from anydepth.selecting.training import (
     Fitted,
     Progress,
     Source,
@@ -34,10 +38,6 @@ from anydepth.choosing.selector_training import (
     fine_tune,
     search,
 )
-from anydepth.config_reader import read
-from anydepth.errors import UserError
-from anydepth.evaluation.metrics import Array
-from anydepth.files import write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run, Translation
@@ -220,7 +220,7 @@ def outputs_at_chosen_depths(
     if key and key != selector.facts["key"]:
         raise UserError(f"depth {depth}: the selector was not trained for {key}")
     ids = run.sources(texts, run.key)
-    run.check_lengths(ids, "line")
+    run.check_lengths(ids)
     chosen = selector.choose(ids, limit)
     results: list[list[Translation]] = [[] for _ in texts]
     before = 0

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from anydepth.choosing.schedule import SEARCH_TOKENS
+from anydepth.calibrating.measuring import readable
 from anydepth.data.sources import batches
+from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig, Precision, changed
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
@@ -51,6 +52,10 @@ class Trial:
 class Confidence:
     weights: str | None
     language: str
+    precision: str = ""
+    """That it was found at, on this kind of device: what rounds otherwise is sure of other words. Of before these were
+    written down, neither is known."""
+    device: str = ""
     depth: str
     exit: int
     risk: float
@@ -61,8 +66,14 @@ class Confidence:
     trials: list[Trial]
 
     @property
-    def origin(self) -> tuple[str | None, str, str, int]:
+    def exits(self) -> tuple[str | None, str, str, int]:
+        """What stops where."""
         return self.weights, self.language, self.depth, self.exit
+
+    @property
+    def numbers(self) -> str:
+        """What it is computed with."""
+        return f"{self.precision} on {self.device}" if self.precision else "an unknown precision"
 
 
 class Outcome(NamedTuple):
@@ -81,6 +92,7 @@ def calibrate_exit(
     *,
     risk: float = 0.05,
     confidence: float = 0.95,
+    precision: Precision | None = None,
     margins: Sequence[float] = MARGINS,
     progress: Progress | None = None,
 ) -> Confidence:
@@ -88,13 +100,12 @@ def calibrate_exit(
     for name, value in {"risk": risk, "confidence": confidence}.items():
         if not 0 < value < 1:
             raise UserError(f"{name}: expected between 0 and 1, not {value:g}")
-    texts = [text for text in texts if text.strip()]
-    if not texts:
-        raise UserError("no sentence to test with: expected some hundred")
-    full, _ = decode(run, texts, depth, exit, 1.0)
+    texts = [one.text for one in readable(run, texts)]
+    settings = greedy(run, exit, precision)
+    full, _ = decode(run, texts, depth, replace(settings, exit_margin=1.0))
 
     def outcome(margin: float) -> Outcome:
-        outputs, layers = decode(run, texts, depth, exit, margin)
+        outputs, layers = decode(run, texts, depth, replace(settings, exit_margin=margin))
         return Outcome(losses(outputs, full), layers)
 
     trials = list(fixed_sequence(outcome, margins, risk, 1 - confidence, progress))
@@ -102,6 +113,8 @@ def calibrate_exit(
     return Confidence(
         weights=run.weights_hash,
         language=run.key,
+        precision=settings.precision,
+        device=run.device.type,
         depth=run.plan(depth).name,
         exit=exit,
         risk=risk,
@@ -112,13 +125,15 @@ def calibrate_exit(
     )
 
 
+def greedy(run: "Run", exit: int, precision: Precision | None) -> DecodingConfig:
+    settings: dict[str, Any] = {"beam": 1, "n_best": 1, "sample": False, "speculate": False}
+    return changed(run.config.decoding, settings | {"exit": exit, "precision": precision})
+
+
 @torch.no_grad()
-def decode(run: "Run", texts: Sequence[str], depth: str | None, exit: int, margin: float) -> tuple[list[str], float]:
+def decode(run: "Run", texts: Sequence[str], depth: str | None, settings: DecodingConfig) -> tuple[list[str], float]:
     """Outputs of greedy search with early exits, and how many decoder layers a word took."""
-    settings = replace(run.config.decoding, beam=1, n_best=1, sample=False, speculate=False)
-    settings = replace(settings, exit=exit, exit_margin=margin)
     sources, plans = run.sources(texts, run.key), run.plan(depth)
-    run.check_lengths(sources, "line")
     outputs, words, layers, searcher = [""] * len(texts), 0, 0.0, run.searcher(settings.precision)
     for places in batches([len(ids) for ids in sources], settings.batch, SEARCH_TOKENS):
         padded, max_lengths = run.prepared([sources[place] for place in places], settings)
@@ -186,9 +201,9 @@ def binomial_tail(successes: int, count: int, chance: float) -> float:
 
 
 def keep_confidence(found: Confidence, folder: Path) -> Path:
-    """Adds it to those beside the run; one of the same weights, language, depth and exit is replaced."""
+    """Adds it to those beside the run; one of the same weights, language, depth, exit and numbers is replaced."""
     file = folder / NAME
-    others = [one for one in read_confidences(file) if one.origin != found.origin]
+    others = [one for one in read_confidences(file) if (one.exits, one.numbers) != (found.exits, found.numbers)]
     write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
     return file
 
@@ -203,14 +218,17 @@ def read_confidences(file: Path) -> list[Confidence]:
         raise UserError(f"{file} is damaged ({error}): delete it and run anydepth confidence again") from None
 
 
-def find_confidence(run: "Run", depth: str | None, exit: int) -> Confidence:
-    """The one for these weights and this exit; where there is none, what to do about it."""
+def find_confidence(run: "Run", depth: str | None, exit: int, precision: Precision | None = None) -> Confidence:
+    """The one for these weights and this exit, computed alike; where there is none, what to do about it."""
     if run.folder is None:
         raise UserError("this run has no folder, so no margin beside it: give exit_margin")
-    wanted = run.weights_hash, run.key, run.plan(depth).name, exit
-    for one in read_confidences(run.folder / NAME):
-        if one.origin == wanted:
-            return one
-    language = f" --language {run.key}" if run.key else ""
-    again = f"anydepth confidence {run.folder} --exit {exit} --depth {wanted[2]}{language}"
-    raise UserError(f"how sure exit {exit} of depth {wanted[2]} must be is not known: run {again}, or give a margin")
+    depth, precision, device = run.plan(depth).name, precision or run.config.decoding.precision, run.device.type
+    wanted = run.weights_hash, run.key, depth, exit
+    known = {one.numbers: one for one in read_confidences(run.folder / NAME) if one.exits == wanted}
+    numbers = f"{precision} on {device}"
+    if numbers in known:
+        return known[numbers]
+    where = f"known for {', '.join(known)}, not for {numbers}" if known else "not known"
+    again = f"anydepth confidence {run.folder} --exit {exit} --depth {depth} --precision {precision} --device {device}"
+    again += f" --language {run.key}" if run.key else ""
+    raise UserError(f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin")

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from anydepth.choosing.labels import Labels, decode_depths, fast_first, scored, usable
-from anydepth.choosing.selector_model import Kind, SelectorConfig, SelectorNet
-from anydepth.choosing.selector_training import Fitted, Source, fit, split
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Array
 from anydepth.run import Progress, Run, load
+from anydepth.selecting.labels import Labels, decode_depths, fast_first, scored, usable
+from anydepth.selecting.model import Kind, SelectorConfig, SelectorNet
+from anydepth.selecting.training import Fitted, Source, fit, split
 
 
 class Labelling(NamedTuple):

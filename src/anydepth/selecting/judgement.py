@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from anydepth.choosing.labels import deepest_of, seen_in_training
-from anydepth.choosing.oracle import fastest_of_the_best
-from anydepth.choosing.rules import at_price, most_probable, within
-from anydepth.choosing.selector import CHEAP, Selector
-from anydepth.choosing.selector_training import explained
-from anydepth.choosing.timed import Timed, decode_timed
-from anydepth.choosing.verdict import FILE, Difference, Judgement, Row
+from anydepth.calibrating.timed import Timed, decode_timed
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Array, Statistics, signatures
 from anydepth.evaluation.significance import Resampling, interval, p_value
 from anydepth.files import write_atomically
 from anydepth.run import Progress, Run
+from anydepth.selecting.labels import deepest_of, seen_in_training
+from anydepth.selecting.oracle import fastest_of_the_best
+from anydepth.selecting.rules import at_price, most_probable, within
+from anydepth.selecting.selector import CHEAP, Selector
+from anydepth.selecting.training import explained
+from anydepth.selecting.verdict import FILE, Difference, Judgement, Row
 
 PRICES = 12
 """Points of a curve of quality against time."""

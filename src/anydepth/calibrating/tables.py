@@ -4,8 +4,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anydepth.choosing.calibration import Calibration
-from anydepth.choosing.confidence import Confidence
+from anydepth.calibrating.calibration import Calibration
+from anydepth.calibrating.confidence import Confidence
 from anydepth.plan import parse_depth
 
 

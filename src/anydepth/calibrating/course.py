@@ -6,8 +6,8 @@ from statistics import median
 
 import numpy as np
 
-from anydepth.choosing.calibration import fitted
-from anydepth.choosing.racing import Race, Setting, Times
+from anydepth.calibrating.calibration import fitted
+from anydepth.calibrating.racing import Race, Setting, Times
 
 Progress = Callable[[int, int], None]
 """Called with the per cent of the work that is done, and 100."""

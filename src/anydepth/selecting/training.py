@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.choosing.labels import Labels
-from anydepth.choosing.selector_model import (
+from anydepth.errors import UserError
+from anydepth.evaluation.metrics import Array
+from anydepth.selecting.labels import Labels
+from anydepth.selecting.model import (
     Kind,
     SelectorConfig,
     SelectorNet,
@@ -19,8 +21,6 @@ from anydepth.choosing.selector_model import (
     quality_loss,
     ties_loss,
 )
-from anydepth.errors import UserError
-from anydepth.evaluation.metrics import Array
 
 SIZES = ((2, 4), (4, 2), (8, 8))
 """Layers and heads of the paper's four classifiers (tied-multi, Table 2)."""
@@ -94,7 +94,7 @@ def fit_each(
             train, valid = split(labels, config.validation, config.seed)
             yield fit(kind, config, source, train, valid, progress=shifted(progress, number, len(work)))
         return
-    from anydepth.choosing.side_by_side import fit_side_by_side
+    from anydepth.selecting.side_by_side import fit_side_by_side
 
     for number, fitted in enumerate(fit_side_by_side(work, source, labels, jobs)):
         yield fitted

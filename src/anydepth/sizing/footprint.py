@@ -1,4 +1,4 @@
-"""`python -m anydepth.choosing.footprint`: the memory that an export takes, measured in a process of its own.
+"""`python -m anydepth.sizing.footprint`: the memory that an export takes, measured in a process of its own.
 
 On stdin: {"to", "folder", "device", "beam", "texts"}, for CTranslate2 texts of tokens. On stdout: {"memory"}, the bytes
 by which loading the export and translating the texts, one at a time, raised the most memory in use: resident memory, or

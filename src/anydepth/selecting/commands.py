@@ -5,19 +5,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from anydepth.choosing.judgement import Judgement, judge
-from anydepth.choosing.labels import decode_depths, read_labels, seen_in_training
-from anydepth.choosing.selector import Selector, load_selector, save, train_selector
-from anydepth.choosing.selector_model import SelectorConfig
-from anydepth.choosing.side_by_side import label_side_by_side
 from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.languages import TestSet
+from anydepth.evaluation.texts import TestSet, check_readable
 from anydepth.files import read_lines, write_lines
-from anydepth.reporting.report import write_report
 from anydepth.run import Run
+from anydepth.selecting.judgement import Judgement, judge
+from anydepth.selecting.labels import decode_depths, read_labels, seen_in_training
+from anydepth.selecting.model import SelectorConfig
+from anydepth.selecting.selector import Selector, load_selector, save, train_selector
+from anydepth.selecting.side_by_side import label_side_by_side
 from anydepth.training.distributed import stay
 
 Show = Callable[[str, str], Any]
@@ -84,15 +83,12 @@ def make_selector(
     return selector
 
 
-def judge_selector(
-    run: Run, pairs: TestSet, folder: Path, show: Show, beam: int | None = None
-) -> tuple[Judgement, Path | None]:
-    """Judges the selector in a folder on a test set; where it is the run's own also writes the run's report."""
+def judge_selector(run: Run, pairs: TestSet, folder: Path, show: Show, beam: int | None = None) -> Judgement:
+    """Judges the selector in a folder on a test set."""
     selector = load_selector(run, folder)
+    check_readable(run, pairs)
     with show("judging", "sentences") as progress:
-        found = judge(run, selector, *pairs, folder, beam=beam, progress=progress)
-    own = run.folder is not None and folder.resolve().parent == run.folder.resolve()
-    return found, write_report([run.folder], run.folder / "report.html") if own and run.folder else None
+        return judge(run, selector, pairs.source, pairs.reference, folder, beam=beam, progress=progress)
 
 
 def read_times(run: Run, file: Path | None) -> dict[str, float] | None:

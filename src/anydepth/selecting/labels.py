@@ -17,7 +17,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from anydepth.choosing.oracle import SAME, fastest_of_the_best
 from anydepth.config import Config
 from anydepth.data.distillation import BLOCK, distill
 from anydepth.data.lines import count_lines, read_lines
@@ -27,6 +26,7 @@ from anydepth.evaluation.metrics import Array, Statistics, sacrebleu_metrics, sc
 from anydepth.files import checksum, write_atomically
 from anydepth.plan import parse_depth
 from anydepth.run import Progress, Run
+from anydepth.selecting.oracle import SAME, fastest_of_the_best
 from anydepth.training.distributed import stay
 
 

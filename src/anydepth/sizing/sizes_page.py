@@ -7,10 +7,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from anydepth.choosing.sizes import Size, Sizes
 from anydepth.evaluation.metrics import METRICS
 from anydepth.files import write_atomically
 from anydepth.reporting import plots
+from anydepth.sizing.sizes import Size, Sizes
 
 STYLE = Path(plots.__file__).parent / "report.css"
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anydepth.choosing.calibration import Calibration, Draft, Speculation, fitted, origin_of
-from anydepth.choosing.course import Course, Progress
-from anydepth.choosing.racing import Setting, Times, ratios
-from anydepth.choosing.timed import timed
+from anydepth.calibrating.calibration import Calibration, Draft, Speculation, fitted, origin_of
+from anydepth.calibrating.course import Course, Progress
+from anydepth.calibrating.racing import Setting, Times, ratios
+from anydepth.calibrating.timed import timed
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.plan import parse_depth
@@ -46,22 +46,26 @@ def calibrate(
     batches: Sequence[int] = BATCHES,
     beam: int | None = None,
     precision: Precision | None = None,
+    drafts_at: Sequence[str] = (),
     rounds: int = ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Of these depths, or all; speculation too, at the deepest of them, where the search is greedy."""
+    """Of these depths, or all; where the search is greedy speculation too, at the depths `drafts_at` or the deepest."""
     beam = run.config.decoding.beam if beam is None else beam
     for name, values in {"batches": batches, "rounds": [rounds], "beam": [beam]}.items():
         if not values or min(values) < 1:
             raise UserError(f"{name}: expected at least 1, not {', '.join(map(str, values)) or 'none'}")
-    depths = list(depths or run.depths())
+    depths = list(dict.fromkeys([*(depths or run.depths()), *drafts_at]))
     for depth in depths:
         run.plan(depth)
     measured_texts = readable(run, texts)
     settings = [Setting(depth, batch) for depth in depths for batch in dict.fromkeys(batches)]
     if beam == 1 and run.engine_name == "native":
-        settings += drafts(run, max(depths, key=lambda depth: sum(parse_depth(depth))), batches)
+        for depth in drafts_at or [max(depths, key=lambda depth: sum(parse_depth(depth)))]:
+            settings += drafts(run, depth, batches)
+    if missing := set(drafts_at) - {setting.depth for setting in settings if setting.draft}:
+        raise UserError(f"drafts at {min(missing)}: expected greedy search (beam 1) and a depth with shallower exits")
 
     def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
@@ -89,7 +93,7 @@ def readable(run: "Run", texts: Sequence[str]) -> list[Text]:
     lengths = [len(ids) for ids in run.sources(texts, run.key)]
     found = [Text(text, tokens) for text, tokens in zip(texts, lengths) if text.strip() and 0 < tokens <= room]
     if not found:
-        raise UserError("no sentence to measure with: expected at least one, better some hundred")
+        raise UserError("no sentence to measure with: expected at least one that the run can read, better some hundred")
     return sorted(found, key=lambda one: one.tokens)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anydepth.choosing.labels import Labels
 from anydepth.evaluation.metrics import Array
+from anydepth.selecting.labels import Labels
 
 BINS = 10
 RIDGE = 1.0

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anydepth.choosing.measuring import Setting, measure, readable
-from anydepth.choosing.timed import timed
-from anydepth.errors import UserError
+from anydepth.calibrating.measuring import Setting, measure, readable
+from anydepth.calibrating.timed import timed
 from anydepth.evaluation.cells import Cell, pareto_front
 from anydepth.evaluation.differences import LEVEL, enough_samples
 from anydepth.evaluation.grid import machine
@@ -48,7 +47,7 @@ class Size:
     """One export."""
 
     depth: str
-    folder: str
+    """Also the name of its folder."""
     scores: dict[str, float]
     """By metric."""
     p_values: dict[str, float]
@@ -129,11 +128,9 @@ def make_sizes(
     rounds: int = ROUNDS,
     progress: Progress = lambda _: None,
 ) -> Sizes:
-    """Exports to folders named after the depths under `out`, judged on a test set."""
+    """Exports to folders named after the depths in an empty one, judged on a test set."""
     for depth in depths:
         run.plan(depth)
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty: give another --out")
     beam = run.config.decoding.beam if beam is None else beam
     opened: dict[str, Export] = {}
     for depth in dict.fromkeys(depths):
@@ -154,7 +151,6 @@ def make_sizes(
         sizes.append(
             Size(
                 depth=depth,
-                folder=str(out / depth),
                 scores={metric: one.score for metric, one in others[place].estimates.items()},
                 p_values={metric: chances[place] for metric, chances in corrected.items()},
                 p50_ms=float(np.quantile(times[depth], 0.5)),
@@ -217,7 +213,7 @@ def memory(run: Run, folder: Path, to: str, source: list[str], beam: int) -> int
         texts = [[names[number] for number in run.ended(ids)] for ids in run.sources(texts, run.key)]
     asked = {"to": to, "folder": str(folder), "device": str(run.device), "beam": beam, "texts": texts}
     done = subprocess.run(
-        [sys.executable, "-m", "anydepth.choosing.footprint"], input=json.dumps(asked), capture_output=True, text=True
+        [sys.executable, "-m", "anydepth.sizing.footprint"], input=json.dumps(asked), capture_output=True, text=True
     )
     if done.returncode:
         raise RuntimeError(f"the process that measures the memory of {folder} failed:\n{done.stderr}")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anydepth.choosing.selector_model import SelectorNet
-from anydepth.choosing.selector_training import predict
 from anydepth.nn.recorder import Recorder, power_of_two
+from anydepth.selecting.model import SelectorNet
+from anydepth.selecting.training import predict
 
 FEW = 8
 """Sentences at most that are read in fixed places; the time of more goes into products."""

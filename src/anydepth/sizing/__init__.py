@@ -1,0 +1,1 @@
+"""Several exports of a run compared: `anydepth sizes`."""
