@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anydepth.classifying.answering import Coming, in_order
 from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
@@ -52,9 +53,12 @@ def classify(
     ids, source = encoded(run, texts), run.word_depths
     results: list[Labelling | None] = [None] * len(texts)
     done, names = 0, model.config.labels
-    for numbers in batches([len(one) for one in ids], batch or MANY, MANY if batch else TOKENS):
+
+    def ask(numbers: list[int]) -> tuple[list[int], Coming]:
         given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
-        found = run.answering(given, plans, rule)
+        return numbers, Coming(run.answering(given, plans, rule))
+
+    for numbers, found in in_order(map(ask, batches(list(map(len, ids)), batch or MANY, MANY if batch else TOKENS))):
         rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
         for number, row, words in zip(numbers, rows, read):
             best = max(range(len(row)), key=row.__getitem__)
