@@ -102,7 +102,7 @@ class WordPlaces:
         self.step = up_to_multiple(2 + 2 * shape.texts, 4)  # numbers of 32 bits: all begin at multiples of 16 bytes
         sizes = [layers * self.step, up_to_multiple(2 * shape.texts, 4), *[words] * 4, shape.texts + 1]
         self.parts = list(itertools.starmap(slice, itertools.pairwise(itertools.accumulate(sizes, initial=0))))
-        self.given, self.numbers = zeros(sum(sizes), dtype=torch.int32), np.arange(words, dtype=np.int32)
+        self.given = zeros(sum(sizes), dtype=torch.int32)
         steps, by_length, *listed, rows, starts = self.given.split(sizes)
         self.steps, self.listed = steps.view(layers, self.step), Listed(*listed)
         self.texts = Texts(rows, starts, by_length[: 2 * shape.texts].view(2, -1))
@@ -144,7 +144,7 @@ class WordPlaces:
         starts[0], starts[1 : texts + 1], starts[texts + 1 :] = 0, ends, count
         # what stands behind the last word is never read
         own_tokens[:count], order[:count], rows[:count] = tokens, words.order, words.rows
-        np.subtract(self.numbers[:count], np.repeat(begins, lengths), out=positions[:count])
+        np.subtract(np.arange(count, dtype=np.int32), np.repeat(begins, lengths), out=positions[:count])
         self.given.copy_(host, non_blocking=True)
 
     def rounded(self, count: int) -> int:
