@@ -19,7 +19,7 @@ from anydepth.nn.packed_attention import jit, tl, triton
 from anydepth.nn.row_attention import Texts
 
 ROWS = 4
-"""That a program embeds or adds to; each takes a warp."""
+"""That a program embeds or adds to, with as many warps."""
 WIDE = 1024
 """Wider rows have programs of their own."""
 POOLED = 128, 32
