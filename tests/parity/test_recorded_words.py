@@ -8,7 +8,7 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
-from anydepth.classifying.answering import Answering, answer
+from anydepth.classifying.answering import Answering, Coming, answer, in_order
 from anydepth.classifying.labels import labelled
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
@@ -41,3 +41,21 @@ def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, hal
         tolerance = 0.1 * float(expected.abs().max()) if half else 1e-4
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
     assert len(answering.places.made) == 5
+
+
+@pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
+def test_nobody_has_to_wait_for_an_answer_before_the_next_batch(depth: Any) -> None:
+    """They share the places and the recorded work."""
+    model, random = tiny_classifier(depth, LAYERS, width=32, max_positions=600).cuda(), np.random.default_rng(0)
+    lengths, answering, batches = np.array([300, 20, 1, 77]), Answering(model, half=True), []
+    for _ in range(12):
+        ids = [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in lengths]
+        batch = labelled(ids, PAD, "")
+        if isinstance(depth, PerWordConfig):
+            depths = random.integers(1, LAYERS + 1, lengths.sum())
+            batch = batch._replace(words=lay_out(depths, lengths, batch.source.shape[1]))
+        batches.append(batch)
+    alone = [answering(batch, model.plan()).logits.tolist() for batch in batches]
+    stream = ((number, Coming(answering(batch, model.plan()))) for number, batch in enumerate(batches))
+    assert [found.logits.tolist() for _, found in in_order(stream)] == alone
+    assert len({str(logits) for logits in alone}) == len(batches)

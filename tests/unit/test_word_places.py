@@ -19,6 +19,7 @@ from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.nn.perword import lay_out
+from anydepth.nn.row_attention import SINGLE, choose_tile
 
 LAYERS = 4
 
@@ -86,6 +87,27 @@ def test_rows_are_sorted_by_depth() -> None:
     assert words.order.tolist() == [1, 3, 2, 5, 6, 0, 4]
     assert words.rows.tolist() == [0, 1, 2, 5, 6, 3, 4]
     assert words.running.tolist() == [[4, 1, 2], [3, 0, 2], [2, 0, 0]]
+
+
+def test_attention_starts_with_the_longest_texts() -> None:
+    model, sizes = tiny_classifier(PerWordConfig(), LAYERS).eval(), [9, 70, 4, 30, 12]
+    places = WordPlaces(model, model.plan().encoder, True, Shape.of(np.array(sizes)), None)
+    depths = np.repeat([1, 2, 4, 3, 1], sizes)
+    places.read(np.concatenate(texts(sizes)), depths, np.array(sizes))
+    begins, ends = places.texts.by_length.tolist()
+    assert list(zip(begins, ends)) == [(9, 79), (83, 113), (113, 125), (0, 9), (79, 83), *[(0, 0)] * 3]
+    third = places.steps[2].tolist()
+    assert third[:4] == [34, 4, 0, 30]  # words of texts of 30 and 4 run, in the next layer those of 4
+    tiles = [-(-running // places.tile(34).queries) for running in third[2:10]]
+    assert third[10:18] == np.cumsum(tiles).tolist()
+
+
+def test_tiles_are_as_small_as_running_words_are_few() -> None:
+    for counts in ([256, 1024, 2048, 8518], [1024, 4096, 8192, 33710]):
+        found = [choose_tile(count, counts[0] // 8, 12, torch.bfloat16).queries for count in counts]
+        assert found == [16, 32, 64, 64]
+    assert choose_tile(512, 1, 12, torch.bfloat16).queries == 16  # larger ones would make too few programs
+    assert choose_tile(8518, 32, 12, torch.float32) == SINGLE
 
 
 @pytest.mark.parametrize("stopped", ["refresh", "keep"])

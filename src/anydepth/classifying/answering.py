@@ -1,8 +1,13 @@
-"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py)."""
+"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py).
+
+Nobody waits for a GPU that is asked. Whoever asks about several batches prepares the next one while it is at work.
+"""
 
 import copy
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +15,7 @@ from torch import Tensor
 
 from anydepth.classifying.leaving import Rule, leave_early
 from anydepth.classifying.word_places import PlacesByShape
+from anydepth.data.collate import mapped
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
@@ -19,6 +25,9 @@ from anydepth.plan import Plans
 RECORD = True
 """Whether texts on a GPU are read in fixed places. Whether the answers are the same there is for
 tests/parity/test_recorded_words.py to tell."""
+AHEAD = 2
+"""Batches asked about at most before the answer to an earlier one is read."""
+Item = TypeVar("Item")
 
 
 class Answer(NamedTuple):
@@ -55,13 +64,17 @@ class Answering:
         return RECORD and self.device.type == "cuda" and available() and attends and known
 
     def replay(self, batch: LabelledBatch, plans: Plans) -> Answer:
-        source, policy = batch.source.numpy(), self.model.encoder_depth
-        seen = source != self.model.pad
-        tokens, lengths = source[seen], seen.sum(1)
+        source, words, policy = batch.source.numpy(), batch.words, self.model.encoder_depth
         refresh = policy.refresh if isinstance(policy, PerWord) else True
-        depths = batch.words.depths if batch.words is not None else None
-        deep = np.full(len(tokens), len(plans.encoder)) if depths is None else depths.numpy()
-        return Answer(self.places.read(plans.encoder, refresh, tokens, deep, lengths), depths)
+        if words is None:
+            seen = source != self.model.pad
+            tokens, lengths = source[seen], seen.sum(1)
+            depths = np.full(len(tokens), len(plans.encoder))
+        else:
+            tokens, lengths = source.ravel()[words.places.numpy()], np.diff(words.starts.numpy())
+            depths = words.depths.numpy()
+        logits = self.places.read(plans.encoder, refresh, tokens, depths, lengths)
+        return Answer(logits, None if words is None else words.depths)
 
 
 def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
@@ -72,3 +85,43 @@ def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | N
         pooled, words = model.read_words(batch, plans.encoder)
         return Answer(model.logits(pooled), words.depths)
     return Answer(model.logits(model(batch, plans)), None)
+
+
+class Awaited(Protocol):
+    """An answer that may not be there yet."""
+
+    def is_there(self) -> bool: ...
+
+    def get(self) -> Answer:
+        """Waits for it."""
+
+
+class Coming:
+    """An answer on its way to the host."""
+
+    def __init__(self, found: Answer) -> None:
+        # read at once, it would also wait for all that the GPU is asked from now on
+        self.answer = mapped(lambda tensor: tensor.to("cpu", non_blocking=True), found)
+        device = found.logits.device
+        self.arrival = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+    def is_there(self) -> bool:
+        return self.arrival is None or self.arrival.query()
+
+    def get(self) -> Answer:
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        return self.answer
+
+
+def in_order(asked: Iterable[tuple[Item, Awaited]]) -> Iterator[tuple[Item, Answer]]:
+    """Answers, and what was asked, as they come. The next batch is asked about before the last one's answer is there,
+    but never more than AHEAD of them."""
+    waiting: deque[tuple[Item, Awaited]] = deque()
+    for one in asked:
+        waiting.append(one)
+        while waiting and (len(waiting) > AHEAD or waiting[0][1].is_there()):
+            item, found = waiting.popleft()
+            yield item, found.get()
+    for item, found in waiting:
+        yield item, found.get()

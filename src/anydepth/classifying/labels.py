@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anydepth.classifying.answering import Coming, in_order
 from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
@@ -55,10 +56,14 @@ def classify(
     results, names = [Labelling(None, None, {}, [])] * len(texts), model.config.labels
     todo = [number for number, text in enumerate(texts) if text.strip()]
     done = len(texts) - len(todo)
-    for places in batches([len(ids[number]) for number in todo], batch or MANY, MANY if batch else TOKENS):
+
+    def ask(places: list[int]) -> tuple[list[int], Coming]:
         numbers = [todo[place] for place in places]
         given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
-        found = run.answering(given, plans, rule)
+        return numbers, Coming(run.answering(given, plans, rule))
+
+    together = batches([len(ids[number]) for number in todo], batch or MANY, MANY if batch else TOKENS)
+    for numbers, found in in_order(map(ask, together)):
         rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
         for number, row, words in zip(numbers, rows, read):
             best = max(range(len(row)), key=row.__getitem__)

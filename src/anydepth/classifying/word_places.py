@@ -14,6 +14,7 @@ A plain classifier is the one whose words all run through all layers. They stand
 wants them.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from anydepth.encoder_models import Classifier
 from anydepth.nn.attention import Packed, attend_packed
@@ -30,7 +31,7 @@ from anydepth.nn.layers import Layer
 from anydepth.nn.packed_attention import BLOCK
 from anydepth.nn.recorder import Recorder, power_of_two
 from anydepth.nn.row_attention import Step, Texts, Tile, attend_rows, choose_tile, step_numbers
-from anydepth.nn.row_states import add_branch, pool_texts
+from anydepth.nn.row_states import Listed, a_norm, add_branch, embed_rows, pool_texts
 from anydepth.plan import Plan
 
 Array = np.ndarray
@@ -72,13 +73,17 @@ class Sorted(NamedTuple):
 
     @classmethod
     def by_depth(cls, depths: Array, lengths: Array, layers: int) -> "Sorted":
-        texts, levels = len(lengths), layers - depths
-        order = np.argsort(levels.astype(np.uint16), kind="stable")  # of 16 bits: by radix, in one pass
-        groups = np.bincount(np.repeat(np.arange(texts) * layers, lengths) + levels, minlength=texts * layers)
+        texts, levels = len(lengths), np.subtract(layers, depths, dtype=np.uint16, casting="unsafe")
+        order = np.argsort(levels, kind="stable")  # of 16 bits: by radix, in one pass
+        keys = np.repeat(np.arange(texts) * layers, lengths)
+        keys += levels
+        by_text = np.bincount(keys, minlength=texts * layers).reshape(texts, layers)
+        by_level = np.ascontiguousarray(by_text.T)
         # the words of one text and depth stand together in rows, depth by depth, as well as in `rows`, text by text
-        by_row = before(groups.reshape(texts, layers).T).T.ravel()
-        rows = np.repeat(by_row - before(groups), groups) + np.arange(len(depths))
-        return cls(order, rows, np.cumsum(groups.reshape(texts, layers), 1)[:, ::-1].T)
+        shifts = before(by_level).T - before(by_text)
+        rows = np.repeat(shifts.ravel().astype(np.int32), by_text.ravel())
+        rows += np.arange(len(depths), dtype=np.int32)
+        return cls(order, rows, np.cumsum(by_level, 0)[::-1])
 
 
 def before(counts: Array) -> Array:
@@ -95,11 +100,12 @@ class WordPlaces:
         self.width, self.heads = model.config.layer.width, model.config.layer.heads
         zeros = partial(torch.zeros, dtype=weight.dtype, device=weight.device)
         self.step = up_to_multiple(2 + 2 * shape.texts, 4)  # numbers of 32 bits: all begin at multiples of 16 bytes
-        self.sizes = [layers * self.step, words, words, words, shape.texts + 1]
-        self.given = zeros(sum(self.sizes), dtype=torch.int32)
-        steps, self.tokens, self.order, rows, starts = self.given.split(self.sizes)
-        self.steps, self.texts = steps.view(layers, self.step), Texts(rows, starts)
-        self.numbers = torch.arange(words, dtype=torch.int32, device=weight.device)
+        sizes = [layers * self.step, up_to_multiple(2 * shape.texts, 4), *[words] * 4, shape.texts + 1]
+        self.parts = list(itertools.starmap(slice, itertools.pairwise(itertools.accumulate(sizes, initial=0))))
+        self.given = zeros(sum(sizes), dtype=torch.int32)
+        steps, by_length, *listed, rows, starts = self.given.split(sizes)
+        self.steps, self.listed = steps.view(layers, self.step), Listed(*listed)
+        self.texts = Texts(rows, starts, by_length[: 2 * shape.texts].view(2, -1))
         self.x = zeros(words, self.width)
         self.entered = zeros(words, self.width) if model.config.layer.norm == "pre" else self.x
         # where keys and values are kept: of words that run, and of those that have stopped
@@ -110,30 +116,35 @@ class WordPlaces:
 
     @torch.no_grad()
     def read(self, tokens: Array, depths: Array, lengths: Array) -> Tensor:
-        """The words of some texts, one text after the other, and their depths → (texts, labels) logits."""
+        """The words of some texts, one text after the other, and their depths → (texts, labels) logits. A GPU need not
+        have read one batch when it is asked to read the next."""
         words = Sorted.by_depth(depths, lengths, len(self.plan))
-        running = [self.rounded(int(count)) for count in words.running.sum(1) if count]
-        alike = len(running) == int(depths.min())
+        counts = words.running.sum(1).tolist()
+        running = [self.rounded(count) for count in counts if count]
+        alike = counts[len(running) - 1] == len(tokens)
         self.take(tokens, words, lengths, [self.tile(count) for count in running])
-        self.do("open", self.open)
         for number, count in enumerate(running):
-            self.do((number, count, alike), partial(self.advance, number, count, alike))
-        self.do("close", self.close)
+            last = number == len(running) - 1
+            self.do((number, count, alike, last), partial(self.advance, number, count, alike, last))
         return self.logits[: len(lengths)].clone()
 
     def take(self, tokens: Array, words: Sorted, lengths: Array, tiles: list[Tile]) -> None:
         """In one copy, which from pinned memory nobody waits for."""
         host = torch.empty(len(self.given), dtype=torch.int32, pin_memory=self.given.is_cuda)
-        steps, own_tokens, order, rows, starts = np.split(host.numpy(), np.cumsum(self.sizes)[:-1])
-        count, texts = len(tokens), self.shape.texts
-        running = np.zeros((len(tiles), texts), dtype=np.int64)
-        running[:, : len(lengths)] = words.running[: len(tiles)]
-        steps.reshape(len(self.plan), -1)[: len(tiles), : 2 + 2 * texts] = step_numbers(running, tiles)
-        own_tokens[:count], own_tokens[count:] = tokens, self.model.pad
-        order[:count], order[count:] = words.order, np.arange(count, len(order))
-        rows[:count], rows[count:] = words.rows, 0
-        starts[0], starts[1:] = 0, count  # also of texts that are not there
-        starts[1 : len(lengths) + 1] = np.cumsum(lengths)
+        numbers = host.numpy()
+        steps, by_length, own_tokens, positions, order, rows, starts = (numbers[part] for part in self.parts)
+        count, texts, places = len(tokens), len(lengths), self.shape.texts  # for texts, more than there are
+        ends, turns = np.cumsum(lengths, dtype=np.int32), np.argsort(-lengths)
+        begins = ends - lengths.astype(np.int32)
+        running = np.zeros((len(tiles), places), dtype=np.int32)
+        running[:, :texts] = words.running[: len(tiles), turns]
+        steps.reshape(len(self.plan), -1)[: len(tiles), : 2 + 2 * places] = step_numbers(running, tiles)
+        by_length[:] = 0
+        by_length[:texts], by_length[places : places + texts] = begins[turns], ends[turns]
+        starts[0], starts[1 : texts + 1], starts[texts + 1 :] = 0, ends, count
+        # what stands behind the last word is never read
+        own_tokens[:count], order[:count], rows[:count] = tokens, words.order, words.rows
+        np.subtract(np.arange(count, dtype=np.int32), np.repeat(begins, lengths), out=positions[:count])
         self.given.copy_(host, non_blocking=True)
 
     def rounded(self, count: int) -> int:
@@ -151,24 +162,22 @@ class WordPlaces:
         else:
             self.recorded[key] = self.recorder.record(work)
 
-    def open(self) -> None:
-        """Embeds the words in their rows."""
-        starts = self.texts.starts
-        owners = torch.searchsorted(starts, self.numbers, right=True) - 1
-        positions = (self.numbers - starts[owners]).clamp(max=self.model.config.max_positions - 1)
-        tokens, positions = (numbers.index_select(0, self.order)[None] for numbers in (self.tokens, positions))
-        self.x.copy_(self.model.source(tokens, positions)[0])
-
-    def advance(self, number: int, count: int, alike: bool) -> None:
-        """One layer, for so many rows; `alike` if all words have one depth."""
+    def advance(self, number: int, count: int, alike: bool, last: bool) -> None:
+        """One layer, for so many rows; `alike` if all words have one depth. The first one is given embedded words, and
+        the last one answers."""
+        if number == 0:
+            embed_rows(self.x, self.model.source, self.listed, self.steps[0])
         layer = self.model.encoder.layers[self.plan.layers[number]]
         assert isinstance(layer, Layer)
         attend, step = self.attend_all if alike else self.attend, Step(self.steps[number], self.tile(count))
         branch = layer.attention.out(attend(layer, count, step))
-        between, last = layer.ffn_norm if layer.norm_first else layer.attention_norm, layer.ffn_norm
+        between = layer.ffn_norm if layer.norm_first else layer.attention_norm
         add_branch(self.x, branch, step.numbers, a_norm(between), self.entered)
         branch = layer.feed_forward(self.entered[:count])
-        add_branch(self.x, branch, step.numbers, a_norm(last) if layer.norm_last else None, self.x)
+        add_branch(self.x, branch, step.numbers, a_norm(layer.ffn_norm) if layer.norm_last else None, self.x)
+        if last:
+            states = self.model.norm(self.x).to(self.x.dtype)
+            self.logits.copy_(self.model.logits(pool_texts(states, self.texts)))
 
     def attend_all(self, layer: Layer, count: int, step: Step) -> Tensor:
         """Words that stand text by text."""
@@ -202,14 +211,6 @@ class WordPlaces:
             torch.addmm(bias, entered, weight, out=into)
         q, k, v = qkv.chunk(3, 2)
         return q[0, :count], k, v
-
-    def close(self) -> None:
-        states = self.model.norm(self.x).to(self.x.dtype)
-        self.logits.copy_(self.model.logits(pool_texts(states, self.texts).to(self.x.dtype)))
-
-
-def a_norm(module: nn.Module) -> nn.LayerNorm | None:
-    return module if isinstance(module, nn.LayerNorm) else None
 
 
 class PlacesByShape:
