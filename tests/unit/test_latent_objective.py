@@ -188,6 +188,7 @@ def test_fairseq_depth_and_entropy() -> None:
     term = objective.terms([one._replace(gates=gates)], 10)[2]
     (gradient,) = torch.autograd.grad(term.value, gates)
     assert gradient[0, 0, 1].item() == pytest.approx(0.5 * 0.5 * math.log(2))  # −log u, not −log u − 1
+    assert gradient[0, :, 2].tolist() == [0.0, 0.0]  # a layer that nobody uses is left out, as in the public code
     without = FairseqLatentConfig(share_weight=0.5, soft_update=0)
     assert len(value(without, one, step=10)) == 1
 
