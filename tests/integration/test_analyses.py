@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,21 @@ def test_one_checkpoint_cannot_judge(runs: dict[str, Path], tmp_path: Path) -> N
         last_checkpoints(tmp_path, 20)
     with pytest.raises(UserError, match="--parts 21: expected 2 to 20"):
         judge(runs["plain"], *read_test_set(runs["plain"]), parts=21)
+
+
+def test_other_texts_can_be_judged(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:
+    """Of a run whose recipe names no test set, say."""
+    run = Path(shutil.copytree(runs["plain"], tmp_path / "run"))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("[[data.test]]", "[[data.dev]]"))
+    code, _, said = cli("difficulty", run)
+    assert code == 2
+    assert "names no test set; give --source and --reference" in said
+    files = [runs["plain"].parent / f"dev.{side}" for side in ("source", "target")]
+    code, printed, said = cli("difficulty", run, "--source", files[0], "--reference", files[1])
+    assert code == 0, said
+    assert printed.startswith("20 sentences in 4 parts, by 4 checkpoints.")
+    assert '<section id="difficulty">' in (run / "report.html").read_text()
 
 
 def test_the_report_scores_every_run_on_each_part(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:
