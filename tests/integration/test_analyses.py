@@ -15,7 +15,7 @@ from tiny_training import recipe
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.attention import Seen, attention_map, read_attention
-from anydepth.evaluation.difficulty import cut, judge, last_checkpoints, read_difficulty
+from anydepth.evaluation.difficulty import by_losses, cut, judge, last_checkpoints, read_difficulty
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.texts import read_test_set
 from anydepth.nn.attention import CrossAttention, Padded
@@ -60,6 +60,14 @@ def test_difficulty_is_mean_and_deviation_over_checkpoints(runs: dict[str, Path]
         easier, harder = ((mean + deviation)[np.array(found.part) == number] for number in (part, part + 1))
         assert easier.max() <= harder.min()
     assert read_difficulty(runs["plain"]) == found
+
+
+def test_a_sentence_whose_losses_vary_is_not_easy() -> None:
+    """The first is worse on average, 2 against 1.8, but never better or worse."""
+    mean, deviation, part = by_losses(np.array([[2.0, 0.8], [2.0, 2.8]]), 2)
+    assert mean.tolist() == pytest.approx([2.0, 1.8])
+    assert deviation.tolist() == pytest.approx([0.0, 1.0])
+    assert part == [0, 1]
 
 
 def test_parts_are_equal_and_ties_keep_their_order() -> None:
