@@ -1,6 +1,6 @@
 """What the settings of different parts have to agree on. A ValueError names the setting that is wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from anydepth.data.builtin_corpora import BuiltinNotices
@@ -64,7 +64,7 @@ def check_depths(model: ModelConfig) -> None:
 
 
 def check_validation(depths: Sequence[str], model: ModelConfig) -> None:
-    """Depths to validate at, before anything is made for a training; what latent depth will run is not known yet."""
+    """Depths to validate at, before anything is made for a training."""
     stacks = stacks_of(model)
     parse = parse_depth if "decoder" in stacks else parse_encoder_depth
     for depth in depths:
@@ -73,10 +73,21 @@ def check_validation(depths: Sequence[str], model: ModelConfig) -> None:
         except UserError as error:
             raise UserError(f"training.validate_depths: {error}") from None
         for (name, stack), layers in zip(stacks.items(), wanted):
-            plans = stack.depth.build(stack.layers).plans() if stack.depth.type != "latent" else {layers}
+            plans = depths_of(stack, name)
             if layers not in plans:
                 known = ", ".join(map(str, sorted(plans)))
                 raise UserError(f"training.validate_depths: depth {depth}: the {name} has depths {known}")
+
+
+def depths_of(stack: StackConfig, name: str) -> Collection[int]:
+    """The depths that a stack will have whenever it is validated."""
+    if not isinstance(stack.depth, LatentConfig):
+        return stack.depth.build(stack.layers).plans()
+    if stack.depth.inference == "hard":
+        raise UserError(
+            f"training.validate_depths: how many layers the {name} runs is what latent depth learns; leave it empty"
+        )
+    return {stack.layers}
 
 
 def check_without_decoder(objective: ObjectiveConfig) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tiny_training import recipe
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.attention import Seen, attention_map, read_attention
-from anydepth.evaluation.difficulty import cut, judge, last_checkpoints, read_difficulty
+from anydepth.evaluation.difficulty import by_losses, cut, judge, last_checkpoints, read_difficulty
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.texts import read_test_set
 from anydepth.nn.attention import CrossAttention, Padded
@@ -62,6 +63,14 @@ def test_difficulty_is_mean_and_deviation_over_checkpoints(runs: dict[str, Path]
     assert read_difficulty(runs["plain"]) == found
 
 
+def test_a_sentence_whose_losses_vary_is_not_easy() -> None:
+    """The first is worse on average, 2 against 1.8, but never better or worse."""
+    mean, deviation, part = by_losses(np.array([[2.0, 0.8], [2.0, 2.8]]), 2)
+    assert mean.tolist() == pytest.approx([2.0, 1.8])
+    assert deviation.tolist() == pytest.approx([0.0, 1.0])
+    assert part == [0, 1]
+
+
 def test_parts_are_equal_and_ties_keep_their_order() -> None:
     assert cut(np.array([3.0, 1.0, 2.0, 1.0, 5.0]), 2) == [1, 0, 0, 0, 1]
     assert cut(np.zeros(4), 4) == [0, 1, 2, 3]
@@ -73,6 +82,21 @@ def test_one_checkpoint_cannot_judge(runs: dict[str, Path], tmp_path: Path) -> N
         last_checkpoints(tmp_path, 20)
     with pytest.raises(UserError, match="--parts 21: expected 2 to 20"):
         judge(runs["plain"], read_test_set(runs["plain"]), parts=21)
+
+
+def test_other_texts_can_be_judged(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:
+    """Of a run whose recipe names no test set, say."""
+    run = Path(shutil.copytree(runs["plain"], tmp_path / "run"))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("[[data.test]]", "[[data.dev]]"))
+    code, _, said = cli("difficulty", run)
+    assert code == 2
+    assert "names no test set; give --source and --reference" in said
+    files = [runs["plain"].parent / f"dev.{side}" for side in ("source", "target")]
+    code, printed, said = cli("difficulty", run, "--source", files[0], "--reference", files[1])
+    assert code == 0, said
+    assert printed.startswith("20 sentences in 4 parts, by 4 checkpoints.")
+    assert '<section id="difficulty">' in (run / "report.html").read_text()
 
 
 def test_the_report_scores_every_run_on_each_part(runs: dict[str, Path], tmp_path: Path, cli: Cli) -> None:

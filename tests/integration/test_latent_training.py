@@ -9,6 +9,7 @@ from tiny_training import Crash, config, crash, metrics, outcome, recipe, when
 
 from anydepth.config import Config
 from anydepth.data.store import Store
+from anydepth.errors import UserError
 from anydepth.training.loop import train
 
 LATENT = (
@@ -64,3 +65,18 @@ def test_a_term_for_the_whole_corpus_is_shared_by_its_words(folder: Path, tmp_pa
     words = sum(Store(path).target_tokens for path in (run / "data").glob("train-*"))
     (first,) = (line for line in metrics(run) if line["kind"] == "train")
     assert first["loss"] - first["nll"] == pytest.approx(1000 * 4 * 0.143841 / words, rel=1e-3)
+
+
+def test_depths_that_are_still_to_be_learnt_cannot_be_validated(folder: Path, tmp_path: Path) -> None:
+    """Refused at once, not by the first validation that finds other layers chosen."""
+    hard = "model.encoder.depth={type='latent'}"
+    wanted = "training.objective={type='latent'}", "training.steps=1", "training.validate_depths=['2-1']"
+    with pytest.raises(
+        UserError, match="validate_depths: how many layers the encoder runs is what latent depth learns"
+    ):
+        train(config(folder, hard, *wanted), tmp_path / "run", quiet=True)
+    soft = "model.encoder.depth={type='latent', inference='soft'}"
+    with pytest.raises(UserError, match="depth 1-1: the encoder has depths 2"):
+        train(config(folder, soft, *wanted, "training.validate_depths=['1-1']"), tmp_path / "run", quiet=True)
+    run = train(config(folder, soft, *wanted), tmp_path / "run", quiet=True)
+    assert [line["depth"] for line in metrics(run) if line["kind"] == "valid"] == ["2-1"]

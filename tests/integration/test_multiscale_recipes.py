@@ -14,8 +14,9 @@ RECIPES = [path for path in RECIPES if "stages" not in tomllib.loads(path.read_t
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The depth of the recipe, a few thousand weights a layer, three updates."""
+    """The depth of the recipe, a few thousand weights a layer, three updates; some choose their weights by a score."""
     settings = [*shrunk(tmp_path_factory.mktemp("corpus")), "training.steps=3", "training.log_every=1"]
+    settings += ["training.validate_sentences=1"]
     return [part for setting in settings for part in ("--set", setting)]
 
 

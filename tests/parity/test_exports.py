@@ -224,6 +224,24 @@ def test_generate_searches_as_the_run_does(tmp_path: Path) -> None:
         assert marks.bos not in row[1:]
 
 
+def test_generate_keeps_the_rules_of_a_search(tmp_path: Path) -> None:
+    """As a summarizer has them: no n-gram twice, lengths within limits, long sources cut."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run = random_run(PrefixConfig())
+    rules = replace(run.config.decoding, beam=1, max_length=9, min_length=4, block_ngrams=2)
+    free = [best.tokens for (best,) in run.translations(TEXTS[:-1], beam=1, max_length=9)]
+    run.config = replace(run.config, decoding=rules, data=replace(run.config.data, max_source=5))
+    model = AutoModelForSeq2SeqLM.from_pretrained(export_run(run, tmp_path / "out", "huggingface")).eval()
+    words, eos = AutoTokenizer.from_pretrained(tmp_path / "out"), run.tokenizers.target.eos
+    kept = [best.tokens for (best,) in run.translations(TEXTS[:-1])]
+    assert kept != free
+    for text, tokens in zip(TEXTS, kept):
+        inputs = words([text], return_tensors="pt", truncation=True)
+        (row,) = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).tolist()
+        assert row[1:] == [*tokens, eos][:9]
+
+
 def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none is post-norm"):
         export_run(random_run(PrefixConfig(), norm="post"), tmp_path / "a", "huggingface")
@@ -231,6 +249,10 @@ def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:
         export_run(random_run(PrefixConfig(), tie="decoder"), tmp_path / "a", "huggingface")
     with pytest.raises(UserError, match=r"normalise with an epsilon of 1e-05, not 0\.001"):
         export_run(random_run(PrefixConfig(), norm_epsilon=1e-3), tmp_path / "a", "huggingface")
+    marked = random_run(PrefixConfig())
+    marked.config = replace(marked.config, data=replace(marked.config.data, sentences=True))
+    with pytest.raises(UserError, match="no end marks between sentences"):
+        export_run(marked, tmp_path / "a", "huggingface")
     assert not (tmp_path / "a").exists()
 
 

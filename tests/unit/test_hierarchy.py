@@ -72,13 +72,12 @@ def test_lower_layers_do_not_look_across_sentences() -> None:
     """With no layers of documents in the plan, a word depends on its own sentence alone; with them on all."""
     model = hierarchical()
     other = [row.copy() for row in DOCUMENTS]
-    other[0][5] = 15
-    for layers, changed in (((0, 1), slice(5, 9)), ((0, 1, 2, 3), slice(0, 9))):
+    other[0][3] = 15  # the sentence in the middle
+    for layers, changed in (((0, 1), {3, 4}), ((0, 1, 2, 3), set(range(9)))):
         plans = Plans(Plan(layers), model.plan().decoder)
         before, after = (model.start(padded(each), plans).memories[0].state for each in (DOCUMENTS, other))
-        same = (before == after).all(-1)[0]
-        assert not bool(same[changed].any())
-        assert bool(same[: changed.start].all())
+        different = (before != after).any(-1)[0]
+        assert set(different.nonzero().flatten().tolist()) == changed
 
 
 def test_the_place_of_a_sentence_matters() -> None:

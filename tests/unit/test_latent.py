@@ -242,6 +242,20 @@ def test_word_by_word_is_as_at_once_in_every_language(mode: str) -> None:
     assert not torch.allclose(*outputs)
 
 
+def test_what_is_left_for_all_languages_are_the_layers_of_any() -> None:
+    """No row has them all; renumbered, each still selects its own."""
+    policy = latent(5, per="pair", keys=("a", "b", "c"))
+    chosen = {"a": (0, 3), "b": (2,), "c": (2, 3)}
+    for row, layers in zip(policy.logits, chosen.values()):
+        row.data.fill_(-1.0)[list(layers)] = 1.0
+    left = policy.for_all_keys()
+    assert left.layers == (0, 2, 3)
+    smaller = left.depth.build(len(left.layers))
+    smaller.load_state_dict(left.learnt)
+    for key, layers in chosen.items():
+        assert tuple(left.layers[layer] for layer in smaller.plan(Request(key=key)).layers) == layers
+
+
 # ---- the batch carries the noise
 
 

@@ -115,3 +115,11 @@ def test_settings_reach_the_search() -> None:
     assert DecodingConfig(max_ratio=2, max_extra=1).max_lengths(torch.tensor([4])).tolist() == [9]
     with pytest.raises(ValueError, match="min_length must be below max_length"):
         DecodingConfig(min_length=6, max_length=6)
+
+
+def test_a_short_source_leaves_room_for_the_shortest_output() -> None:
+    """And for its end mark, within the longest output of all."""
+    lengths = torch.tensor([1, 40])
+    assert DecodingConfig(max_ratio=2.0, max_extra=10).max_lengths(lengths).tolist() == [12, 90]
+    assert DecodingConfig(max_ratio=2.0, max_extra=10, min_length=30).max_lengths(lengths).tolist() == [31, 90]
+    assert DecodingConfig(min_length=30, max_length=40).max_lengths(lengths).tolist() == [31, 40]

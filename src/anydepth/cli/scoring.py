@@ -132,6 +132,10 @@ def oracle(run: RunFolder, as_json: Json = False) -> None:
 @app.command()
 def difficulty(
     run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Texts to judge. Default: the recipe's test set.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations or summaries.")] = None,
     checkpoints: Annotated[int, typer.Option(help="The last so many, or as many as there are.")] = 20,
     parts: Annotated[int, typer.Option(help="Equal parts to cut the test set into.")] = 4,
     device: Device = "auto",
@@ -140,11 +144,11 @@ def difficulty(
     from anydepth.evaluation.difficulty import judge
     from anydepth.reporting.report import write_report
 
-    test_set = read_test_set(run)
+    test_set = read_test_set(run, source, reference)
     with progress_for("judging", "checkpoints") as show:
         found = judge(run, test_set, checkpoints=checkpoints, parts=parts, device=device, progress=show)
     page = write_report([run], run / "report.html")
-    print(f"{len(found.mean)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
+    print(f"{len(found.part)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
 
 
 @app.command()

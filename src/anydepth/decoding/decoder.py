@@ -68,7 +68,7 @@ class DecodingConfig:
     """Hypotheses are compared by log-probability / length ** length_penalty: 0 favours short ones, 1 compares
     the mean per token."""
     max_ratio: float = 2.0
-    """An output has at most max_ratio * (source tokens) + max_extra tokens."""
+    """An output has at most max_ratio * (source tokens) + max_extra tokens, or as many as min_length takes."""
     max_extra: int = 10
     """See max_ratio."""
     max_length: int = 0
@@ -137,7 +137,7 @@ class DecodingConfig:
 
     def max_lengths(self, source_lengths: Tensor) -> Tensor:
         """The most tokens each translation may have, from the tokens of its source."""
-        lengths = (source_lengths * self.max_ratio).long() + self.max_extra
+        lengths = ((source_lengths * self.max_ratio).long() + self.max_extra).clamp(min=self.min_length + 1)
         return lengths.clamp(max=self.max_length) if self.max_length else lengths
 
 

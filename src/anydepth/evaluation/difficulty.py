@@ -70,14 +70,14 @@ def judge(
         one = load(run, device, checkpoint=str(checkpoint.step_of(path)))
         with naming(test_set.place):
             losses.append([-total for total in one.score(test_set.source, test_set.reference)])
-    mean, deviation = np.mean(losses, axis=0), np.std(losses, axis=0)
+    mean, deviation, part = by_losses(np.array(losses), parts)
     found = Difficulty(
         steps=[checkpoint.step_of(path) for path in paths],
         weights=checksum(paths[-1] / "model.safetensors"),
         test_set=hash_of(test_set.source, test_set.reference),
         mean=mean.tolist(),
         deviation=deviation.tolist(),
-        part=cut(mean + deviation, parts),
+        part=part,
     )
     write_atomically(run / FILE, json.dumps(found._asdict()) + "\n")
     return found
@@ -91,6 +91,12 @@ def last_checkpoints(run: Path, most: int) -> list[Path]:
             "(--checkpoints, and training.keep and save_every of its recipe)"
         )
     return found[-most:]
+
+
+def by_losses(losses: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """(checkpoints, sentences) → the mean and the deviation of each sentence's losses, and its part."""
+    mean, deviation = losses.mean(0), losses.std(0)
+    return mean, deviation, cut(mean + deviation, parts)
 
 
 def cut(scores: np.ndarray, parts: int) -> list[int]:

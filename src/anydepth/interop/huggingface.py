@@ -43,6 +43,8 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
         raise UserError(
             f"--to {NAME}: Pegasus and MBart normalise with an epsilon of {NORM_EPSILON:g}, not {layer.norm_epsilon:g}"
         )
+    if run.config.data.sentences:
+        raise UserError(f"--to {NAME}: its tokenizers put no end marks between sentences (data.sentences)")
     kind = "mbart" if model.config.embedding_norm else "pegasus"
     with new_folder(out) as folder:
         write_weights(dict(tensors(model, FIRST_POSITION[kind])), folder / "model.safetensors", {"format": "pt"})
@@ -154,7 +156,9 @@ def generation_config(run: Run) -> dict[str, Any]:
         "forced_eos_token_id": None,
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty,
-        "max_new_tokens": run.config.model.max_positions // 2,
+        "max_new_tokens": decoding.max_length or run.config.model.max_positions // 2,
+        "min_new_tokens": decoding.min_length,
+        "no_repeat_ngram_size": decoding.block_ngrams,
         "suppress_tokens": sorted({target.bos, target.pad} - {target.eos}),
     }
 
@@ -171,10 +175,10 @@ def source_tokenizer(run: Run) -> str:
 
 
 def tokenizer_config(run: Run) -> dict[str, Any]:
-    source = run.tokenizers.source
+    source, cut = run.tokenizers.source, run.config.data.max_source
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": run.config.model.max_positions,
+        "model_max_length": cut + 1 if cut else run.config.model.max_positions,  # the end mark comes behind the cut
         "clean_up_tokenization_spaces": False,
         **{f"{name}_token": source.tokens[getattr(source, name)] for name in ("pad", "bos", "eos", "unk")},
     }

@@ -60,8 +60,9 @@ class LatentObjectiveConfig:
     beta: float = 1.0
     """β, the weight of the KL divergence of the layers' probabilities from the prior, summed over layers and stacks."""
     kl_scale: Scale = "corpus"
-    """How often the KL counts: once per `corpus`, as in the evidence lower bound (Eq. 4); once per `step`; or once per
-    `token`, where with a uniform prior it holds all logits at 0 unless β is small."""
+    """How often the KL counts: once per `corpus`, as in the evidence lower bound (Eq. 4; with N rows it is the mean of
+    theirs, and the bound is at β = N); once per `step`; or once per `token`, where with a uniform prior it holds all
+    logits at 0 unless β is small."""
     kl_warmup: int = 0
     """Steps in which β grows linearly from 0 (KL annealing)."""
     prior: Literal["uniform", "beta", "aggregated"] = "uniform"

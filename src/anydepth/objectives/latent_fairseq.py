@@ -84,6 +84,7 @@ class FairseqLatentConfig:
 
 
 def utilisation_entropy(gates: Tensor) -> Tensor:
-    """Σ_l −u_l · log u_l of (M, N, L) gates, the logarithm a constant; the mean over M batches."""
+    """Σ_l −u_l · log u_l of (M, N, L) gates, the logarithm a constant; the mean over M batches. A layer that no one
+    uses does not count, nor does it get a gradient."""
     use = gates.mean(1)
-    return (-use * use.detach().clamp(min=TINY).log()).sum(-1).mean()
+    return (-use * use.detach().where(use > 0, 1.0).log()).sum(-1).mean()
