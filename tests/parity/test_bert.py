@@ -206,6 +206,23 @@ def test_rows_that_pad_a_vocabulary_are_left_out(tiny: Path, tmp_path: Path) -> 
     assert torch.equal(masked_lm(padded).output_bias, masked_lm(tiny).output_bias)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"strip_accents": False}, {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False}],
+    ids=["accents", "capitals", "chinese"],
+)
+def test_vocab_txt_is_used_as_tokenizer_config_says(tmp_path: Path, settings: dict[str, Any]) -> None:
+    from transformers import BertTokenizer
+
+    words = [*WORDS, "naïve", "Film", "漢字", "漢", "字"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **settings}))
+    theirs = BertTokenizer.from_pretrained(tmp_path)("naïve Film 漢字", add_special_tokens=False)["input_ids"]
+    assert bert_tokenizer(tmp_path).encode(["naïve Film 漢字"]) == [theirs]
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert bert_tokenizer(tmp_path).encode(["naïve Film 漢字"]) != [theirs]
+
+
 def test_the_tokens_of_vocab_txt(tiny: Path) -> None:
     from transformers import BertTokenizer
 

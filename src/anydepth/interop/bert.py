@@ -155,9 +155,13 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     words = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # some are line separators of other kinds
     vocabulary = {word: number for number, word in enumerate(words)}
     further = folder / "tokenizer_config.json"
-    lowercase = bool(read_json(further).get("do_lower_case", True)) if further.is_file() else True
+    given = read_json(further) if further.is_file() else {}
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    inner.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    inner.normalizer = normalizers.BertNormalizer(
+        lowercase=given.get("do_lower_case", True),
+        strip_accents=given.get("strip_accents"),  # None: with lower case alone
+        handle_chinese_chars=given.get("tokenize_chinese_chars", True),
+    )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
     inner.add_special_tokens([word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocabulary])
