@@ -94,7 +94,9 @@ class PerWordConfig:
     the last layer it ran, which costs nothing."""
 
     def check(self, layers: int) -> None:
-        """Refuses an estimate that asks for more layers than there are."""
+        """Refuses an estimate that asks for more layers than there are, and more than a depth can count (one byte)."""
+        if layers > 255:
+            raise ValueError(f"depth: per-word is for up to 255 layers, not {layers}")
         match self.estimate:
             case ConstantConfig(depth=depth) if depth > layers:
                 raise ValueError(f"depth.estimate.depth: {depth}, but there are {layers} layers")
