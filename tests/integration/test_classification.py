@@ -383,6 +383,11 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     ):
         with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
             train(config(folder, *settings, *changes), tmp_path / f"with_{len(changes)}", quiet=True)
+    long = tmp_path / "long.tsv"
+    long.write_text(f"falls\t{'six ' * 80}\n{(folder / 'train.tsv').read_text()}")
+    longer = (f"tokenizer.path={guesser}/tokenizer.json", "data.max_source=90", "model.max_positions=128")
+    with pytest.raises(UserError, match=r"guesser: this masked-lm reads texts of up to 64 tokens, and one has 83"):
+        train(config(folder, *settings, *longer, f"data.train.0.path={long}"), tmp_path / "longer", quiet=True)
     full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
     plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
     code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)

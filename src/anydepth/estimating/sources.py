@@ -98,7 +98,12 @@ class Guessing:
     def ask(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
         from anydepth.estimating.reconstruction import Reconstruction
 
-        mask = self.run.tokenizers.source.mask
+        mask, room = self.run.tokenizers.source.mask, self.run.config.model.max_positions
+        if (longest := int(lengths.max(initial=0))) > room:
+            raise UserError(
+                f"{self.run.folder}: this masked-lm reads texts of up to {room} tokens, and one has {longest}; "
+                "data.max_source cuts them"
+            )
         return Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)
 
     def losses(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
