@@ -394,6 +394,13 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
 
 
+def test_words_tell_nothing_about_a_single_label(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "one.tsv").write_text("falls\tone two\nfalls\tthree\n")
+    corpus = ("--set", f"data.train.0.path={tmp_path}/one.tsv")
+    code, _, err = cli("depths", folder / "tiny.toml", "--method", "mi", "--out", tmp_path / "depths.tsv", *corpus)
+    assert (code, "1 label found, 'falls'; expected two or more" in err) == (2, True)
+
+
 def test_flags_of_depths_that_would_mean_nothing_are_refused(folder: Path, tmp_path: Path, cli: Cli) -> None:
     for out, further, complaint in (
         ("depths.png", (), "the picture will be there; give a name such as"),
