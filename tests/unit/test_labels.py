@@ -60,8 +60,12 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> None:
     numbers = Labelled(path=str(written(tmp_path, ["10\ta", "9\tb", "1\tc"])))
     assert labels_of((numbers,)) == ("1", "9", "10")
+    zeros = Labelled(path=str(written(tmp_path, [f"{'0' * n}1\ta" for n in range(9)])))
+    assert labels_of((zeros,)) == tuple(f"{'0' * n}1" for n in reversed(range(9)))
     words = Labelled(path=str(written(tmp_path, ["b\tx", "a\ty"])), label_column=0)
     assert labels_of((words,)) == ("a", "b")
+    squares = Labelled(path=str(written(tmp_path, ["²\tx", "1\ty"])))  # a digit, but no number
+    assert labels_of((squares,)) == ("1", "²")
     assert len(labels_of((BuiltinLabelled(size=3),))) == 8
     file = written(tmp_path, ["a\tx", "no tab"])
     with pytest.raises(UserError, match=rf"1 label found, 'a'; .* 1 with too few columns \({file}:2\)"):
