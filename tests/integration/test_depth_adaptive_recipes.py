@@ -193,3 +193,5 @@ def test_other_models_are_repeated_too(tmp_path: Path, cli: Cli) -> None:
     assert "seed_2" in (tmp_path / "out" / "report.html").read_text()
     code, _, err = cli("repeat", recipe, "--folds", 3, "--out", tmp_path / "folds", *changes(*settings))
     assert (code, "--folds: cuts labelled files" in err) == (2, True)
+    code, _, err = cli("repeat", recipe, "--folds", -1, "--out", tmp_path / "folds", *changes(*settings))
+    assert (code, "'--folds': Input should be greater" in err) == (2, True)
