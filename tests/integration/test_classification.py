@@ -321,6 +321,17 @@ def test_depths_of_another_model_are_refused(adaptive: Path, tmp_path: Path) -> 
     depths.write_text(depths.read_text().replace("# 4 layers", "# 6 layers", 1))
     with pytest.raises(UserError, match=r"depths.tsv: depths of up to 6 layers; expected 4"):
         load_run(tmp_path / "run").classify(["one"])
+    good = (adaptive / "depths.tsv").read_text()
+    word, pieces, *_, depth = good.splitlines()[2].split("\t")
+    for line, changed, complaint in (
+        (f"\t{depth}\n", "\t5\n", rf"not a list of depths: '{word}' has pieces {pieces} and depth 5, of # 4 layers"),
+        (f"\t{depth}\n", "\t0\n", "and depth 0, of"),
+        (f"{word}\t{pieces}", f"{word}\t{pieces} 7", f"has pieces {pieces} 7"),
+        (f"{word}\t{pieces}", f"{word}\t4600", "has pieces that the tokenizer of this run does not have"),
+    ):
+        depths.write_text(good.replace(line, changed, 1))
+        with pytest.raises(UserError, match=rf"depths.tsv: .*{complaint}"):
+            load_run(tmp_path / "run").classify(["one"])
     depths.unlink()
     with pytest.raises(UserError, match=r"depths.tsv: no such file; training makes it"):
         load_run(tmp_path / "run").classify(["one"])

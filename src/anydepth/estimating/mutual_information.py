@@ -74,6 +74,9 @@ class WordDepths:
             words = [tuple(map(int, row[1].split())) for row in rows]
             if heading != HEADING:
                 raise ValueError(f"the second line should be {HEADING!r}")
+            for row, word in zip(rows, words):
+                if not 1 <= int(row[4]) <= int(layers) or (kind != "words" and len(word) != 1):
+                    raise ValueError(f"{row[0]!r} has pieces {row[1]} and depth {row[4]}, of {first}")
             return cls(
                 int(layers),
                 kind == "words",

@@ -139,6 +139,8 @@ def source_of(config: Config, tokenizer: Tokenizer, folder: Path, device: str = 
             estimator = WordDepths.read(folder / FILE)
             if estimator.layers != (asked := settings.estimate.deepest or layers):
                 raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; expected {asked}")
+            if max(map(max, estimator.depths), default=0) >= len(tokenizer):
+                raise UserError(f"{folder / FILE}: has pieces that the tokenizer of this run does not have")
         case ConstantConfig(depth=depth):
             estimator = Constant(depth)
         case ReconstructionConfig():
