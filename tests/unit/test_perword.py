@@ -199,6 +199,12 @@ def test_run_words_leaves_its_input_alone_when_gradients_need_it() -> None:
     assert torch.equal(x, before)
 
 
+def test_a_halting_unit_decides_about_special_tokens() -> None:
+    depth = 'model.encoder.depth={type="per-word", special="all", estimate={type="halting"}}'
+    with pytest.raises(UserError, match=r"special: a halting unit decides about all tokens"):
+        loads('[model]\ntype="classifier"\n', [depth, 'training.objective={type="halting"}'])
+
+
 def test_a_depth_is_a_byte() -> None:
     recipe = '[model]\ntype="classifier"\nencoder={depth={type="per-word"}}\n'
     loads(recipe, ["model.encoder.layers=255"])
