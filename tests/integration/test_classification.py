@@ -273,6 +273,33 @@ def test_a_resume_with_depth_per_word_ends_with_the_same_bits(folder: Path, adap
     assert outcome(tmp_path / "killed") == outcome(adaptive)
 
 
+def test_models_of_several_sizes_are_drawn_by_their_layers(folder: Path, tmp_path: Path) -> None:
+    words = """'model.encoder.depth={type="per-word"}', 'training.objective={type="single"}'"""
+    (tmp_path / "chain.toml").write_text(
+        f"""
+        recipe = "{folder}/tiny.toml"
+        [[stages]]
+        type = "train"
+        name = "words"
+        each = [{{ layers = [1, 3], seed = [1, 2] }}]
+        settings = [{words}, "model.encoder.layers=$layers", "seed=$seed"]
+        [[stages]]
+        type = "evaluate"
+        name = "scores"
+        of = ["words"]
+        [[stages]]
+        type = "report"
+        name = "page"
+        of = ["words"]
+        """
+    )
+    run_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.steps=1", "training.average=1"])
+    page = (tmp_path / "out" / "page.html").read_text()
+    for label in ("accuracy, % by layers", "texts a second by layers"):
+        assert page.count(f'aria-label="{label}"') == 1
+    assert "The band is the standard deviation between runs." in page
+
+
 def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tmp_path: Path) -> None:
     turned = {"falls": "rises", "rises": "falls"}
     lines = [line.split("\t") for line in (folder / "dev.tsv").read_text().splitlines()]
