@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -164,6 +166,17 @@ def test_cross_validation_with_several_seeds(
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
     assert cli(*command)[0] == 0  # nothing is left to do
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
+
+
+def test_batch_sizes_are_swept(tmp_path: Path) -> None:
+    """Fig. 4, in small."""
+    written, picture = tmp_path / "speeds.json", tmp_path / "speeds.svg"
+    command = (sys.executable, RECIPES.parents[1] / "benchmarks" / "perword.py", "--tiny", "--threads", "1")
+    subprocess.run([*command, "--batches", "1", "3", "--json", written, "--picture", picture], check=True)
+    swept = json.loads(written.read_text())
+    assert [one["batch"] for one in swept] == [1, 3]
+    assert all({"plain, packed", "per-word, refresh", "per-word, keep"} <= one["milliseconds"].keys() for one in swept)
+    assert "texts a second" in picture.read_text()
 
 
 def test_words_in_colour(place: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
