@@ -17,7 +17,9 @@ from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
 from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.errors import UserError
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
+from anydepth.evaluation.records import Record
 from anydepth.evaluation.repeated import repeated
+from anydepth.reporting.accuracy_page import picture
 from anydepth.reporting.coloured import colours, for_page, spoken
 
 
@@ -150,3 +152,10 @@ def test_runs_on_parts_of_the_data_count_every_text_alike() -> None:
     assert (cell["runs"], cell["deviation"]) == (2, pytest.approx(200**0.5))
     (cell,) = repeated("mr", [grid("one", 30, 80.0, [1, 2]), grid("one", 30, 60.0, [3, 4])])["cells"]
     assert (cell["accuracy"], cell["interval"]) == (70, [65, 75])  # the same texts: what seeds give on average
+
+
+def test_the_names_of_many_runs_fit_beside_their_accuracies() -> None:
+    cell = {"encoder": 6, "accuracy": 50.0, "interval": [40.0, 60.0]}
+    records = [Record(f"information_health_personal_care_{n}", (), {"cells": [cell]}) for n in range(60)]
+    drawn = picture(records)  # matplotlib would warn, which is an error here
+    assert "information_health_personal_care_59" in drawn

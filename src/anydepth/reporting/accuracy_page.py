@@ -77,7 +77,7 @@ def outputs(record: Record, cell: dict[str, Any], name: str = "") -> np.ndarray 
 def picture(records: list[Record]) -> str:
     """Accuracy over the layers that a word runs on average, a line with its 95 % interval for each run; crosses are
     texts that leave early."""
-    figure, axes = empty_figure(740, 330)
+    figure, axes = empty_figure(740, max(330, 30 + 19 * len(records)))  # the legend has a row for each
     for place, record in enumerate(records):
         points, color = sorted(map(point, record.cells)), SERIES[place % len(SERIES)]
         xs, ys, low, high = zip(*points)
@@ -89,7 +89,7 @@ def picture(records: list[Record]) -> str:
     axes.set(xlabel="layers of a word, on average", ylabel="accuracy, %")
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(records) > 1:
-        axes.legend(labelcolor=INK)
+        axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     return as_svg(figure, "accuracy by depth", {})
 
 
@@ -120,7 +120,7 @@ def sweep(records: list[Record], values: list[list[tuple[float, float]]], label:
     axes.set(xlabel="layers of the model", ylabel=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(records) > 1:
-        axes.legend(labelcolor=INK)
+        axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     return as_svg(figure, f"{label} by layers", {})
 
 
