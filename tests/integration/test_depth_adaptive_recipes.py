@@ -29,7 +29,7 @@ TINY = [
     "training.optimizer.warmup=1", "data.workers=1", "batching.tokens=512",
 ]  # fmt: skip
 CONTENTS = {
-    "amazon16": 26,
+    "amazon16": 53,
     "figure3": 72,
     "imdb-table": 20,
     "layer-weights": 3,
@@ -43,7 +43,8 @@ CONTENTS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the recipes name: a few texts, and a BERT of a few thousand weights."""
     folder, draw = tmp_path_factory.mktemp("place"), random.Random(1)
-    corpora = ["imdb", "trec6", "mr", "subj", *(f"amazon16/{name}" for name in ("apparel", "baby"))]
+    domains = tomllib.loads((RECIPES / "amazon16.toml").read_text())["stages"][-3]["each"][0]["domain"]
+    corpora = ["imdb", "trec6", "mr", "subj", *(f"amazon16/{name}" for name in domains)]
     for corpus in corpora:
         (folder / "data/cls" / corpus).mkdir(parents=True)
         for split, size in (("train", 40), ("test", 10)):
@@ -124,7 +125,7 @@ def test_a_recipe_trains(path: Path, place: Path, tmp_path: Path, cli: Cli, monk
         ("imdb-table", ""),
         ("table4", "mlm,penalty_0_0,penalty_0_2"),
         ("figure3", "plain_1_1,information_2_1,halting_2_1"),
-        ("amazon16", "plain_apparel,information_baby"),
+        ("amazon16", "mlm,plain_apparel,halting_apparel,information_baby,reconstruction_baby"),
         ("layer-weights", ""),
     ],
 )
