@@ -66,7 +66,7 @@ class Texts(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--batches", type=int, nargs="+", help="texts read together, default 1 8 32")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--mean", type=float, default=4.5, help="mean depth of a word")
@@ -74,19 +74,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="0 leaves it to torch")
     parser.add_argument("--clock", choices=["wall", "process"], default="wall")
     parser.add_argument("--json", default="", metavar="FILE", help="write the figures there as well")
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument(
+        "--picture", default="", metavar="FILE", help="texts a second by batch size (Fig. 4), .svg, .png"
+    )
+    parser.add_argument("--tiny", action="store_true", help="a small model, short texts and one round")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     shape = Shape(args.layers, args.width, 4 * args.width, args.width // 32)
     rounds, longest = args.rounds, 512
     if args.tiny:
-        shape, args.batches, rounds, longest = Shape(4, 64, 128, 2), [2], 1, 32
+        shape, rounds, longest = Shape(4, 64, 128, 2), 1, 32
+    batches = args.batches or ([2] if args.tiny else [1, 8, 32])
     clock = time.process_time if args.clock == "process" else time.perf_counter
     mean = min(args.mean, shape.layers - 1)
     results = [
-        measure(shape, draw(batch, shape.layers, mean, longest), args.device, rounds, clock) for batch in args.batches
+        measure(shape, draw(batch, shape.layers, mean, longest), args.device, rounds, clock) for batch in batches
     ]
+    if args.picture:
+        draw_speeds(results, args.picture)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)
@@ -120,6 +126,20 @@ def measure(shape: Shape, texts: Texts, device: str, rounds: int, clock: Callabl
         "shares": {name: plain / seconds[name] / bound for name, bound in bounds.items()},
         "plain_against_others": plain / others,
     }
+
+
+def draw_speeds(results: list[dict[str, Any]], file: str) -> None:
+    """Texts a second by batch size, a line for each variant."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name in results[0]["milliseconds"]:
+        points = [(one["batch"], 1000 * one["batch"] / one["milliseconds"][name]) for one in results]
+        axes.plot(*zip(*points), marker="o", label=name)
+    axes.set(xlabel="texts read together", ylabel="texts a second", title=results[0]["device"])
+    axes.legend()
+    figure.savefig(file)
 
 
 def draw(batch: int, layers: int, mean: float, longest: int) -> Texts:

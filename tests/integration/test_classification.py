@@ -140,7 +140,8 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
 def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     texts = ["nine two one", "one five nine", "ten", "six " * 40]
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
-    code, out, _ = cli("classify", trained, tmp_path / "in.txt")
+    code, out, err = cli("classify", trained, tmp_path / "in.txt")
+    assert err == "anydepth: only the first 20 tokens of 1 of 4 texts were read\n"
     lines = [line.split("\t") for line in out.splitlines()]
     assert code == 0
     assert [line[0] for line in lines[:2]] == ["falls", "rises"]
@@ -272,6 +273,33 @@ def test_a_resume_with_depth_per_word_ends_with_the_same_bits(folder: Path, adap
     assert outcome(tmp_path / "killed") == outcome(adaptive)
 
 
+def test_models_of_several_sizes_are_drawn_by_their_layers(folder: Path, tmp_path: Path) -> None:
+    words = """'model.encoder.depth={type="per-word"}', 'training.objective={type="single"}'"""
+    (tmp_path / "chain.toml").write_text(
+        f"""
+        recipe = "{folder}/tiny.toml"
+        [[stages]]
+        type = "train"
+        name = "words"
+        each = [{{ layers = [1, 3], seed = [1, 2] }}]
+        settings = [{words}, "model.encoder.layers=$layers", "seed=$seed"]
+        [[stages]]
+        type = "evaluate"
+        name = "scores"
+        of = ["words"]
+        [[stages]]
+        type = "report"
+        name = "page"
+        of = ["words"]
+        """
+    )
+    run_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.steps=1", "training.average=1"])
+    page = (tmp_path / "out" / "page.html").read_text()
+    for label in ("accuracy, % by layers", "texts a second by layers"):
+        assert page.count(f'aria-label="{label}"') == 1
+    assert "The band is the standard deviation between runs." in page
+
+
 def test_depths_come_from_training_labels_alone(folder: Path, adaptive: Path, tmp_path: Path) -> None:
     turned = {"falls": "rises", "rises": "falls"}
     lines = [line.split("\t") for line in (folder / "dev.tsv").read_text().splitlines()]
@@ -321,6 +349,17 @@ def test_depths_of_another_model_are_refused(adaptive: Path, tmp_path: Path) -> 
     depths.write_text(depths.read_text().replace("# 4 layers", "# 6 layers", 1))
     with pytest.raises(UserError, match=r"depths.tsv: depths of up to 6 layers; expected 4"):
         load_run(tmp_path / "run").classify(["one"])
+    good = (adaptive / "depths.tsv").read_text()
+    word, pieces, *_, depth = good.splitlines()[2].split("\t")
+    for line, changed, complaint in (
+        (f"\t{depth}\n", "\t5\n", rf"not a list of depths: '{word}' has pieces {pieces} and depth 5, of # 4 layers"),
+        (f"\t{depth}\n", "\t0\n", "and depth 0, of"),
+        (f"{word}\t{pieces}", f"{word}\t{pieces} 7", f"has pieces {pieces} 7"),
+        (f"{word}\t{pieces}", f"{word}\t4600", "has pieces that the tokenizer of this run does not have"),
+    ):
+        depths.write_text(good.replace(line, changed, 1))
+        with pytest.raises(UserError, match=rf"depths.tsv: .*{complaint}"):
+            load_run(tmp_path / "run").classify(["one"])
     depths.unlink()
     with pytest.raises(UserError, match=r"depths.tsv: no such file; training makes it"):
         load_run(tmp_path / "run").classify(["one"])
@@ -383,10 +422,22 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     ):
         with pytest.raises(UserError, match=rf"^model.encoder.depth.estimate.model: .* {complaint}"):
             train(config(folder, *settings, *changes), tmp_path / f"with_{len(changes)}", quiet=True)
+    long = tmp_path / "long.tsv"
+    long.write_text(f"falls\t{'six ' * 80}\n{(folder / 'train.tsv').read_text()}")
+    longer = (f"tokenizer.path={guesser}/tokenizer.json", "data.max_source=90", "model.max_positions=128")
+    with pytest.raises(UserError, match=r"guesser: this masked-lm reads texts of up to 64 tokens, and one has 83"):
+        train(config(folder, *settings, *longer, f"data.train.0.path={long}"), tmp_path / "longer", quiet=True)
     full = ("model.encoder.depth={type='full'}", settings[1], "training.steps=1")
     plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
     code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)
     assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
+
+
+def test_words_tell_nothing_about_a_single_label(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "one.tsv").write_text("falls\tone two\nfalls\tthree\n")
+    corpus = ("--set", f"data.train.0.path={tmp_path}/one.tsv")
+    code, _, err = cli("depths", folder / "tiny.toml", "--method", "mi", "--out", tmp_path / "depths.tsv", *corpus)
+    assert (code, "1 label found, 'falls'; expected two or more" in err) == (2, True)
 
 
 def test_flags_of_depths_that_would_mean_nothing_are_refused(folder: Path, tmp_path: Path, cli: Cli) -> None:

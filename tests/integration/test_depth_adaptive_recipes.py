@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -27,7 +29,7 @@ TINY = [
     "training.optimizer.warmup=1", "data.workers=1", "batching.tokens=512",
 ]  # fmt: skip
 CONTENTS = {
-    "amazon16": 26,
+    "amazon16": 53,
     "figure3": 72,
     "imdb-table": 20,
     "layer-weights": 3,
@@ -41,7 +43,8 @@ CONTENTS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the recipes name: a few texts, and a BERT of a few thousand weights."""
     folder, draw = tmp_path_factory.mktemp("place"), random.Random(1)
-    corpora = ["imdb", "trec6", "mr", "subj", *(f"amazon16/{name}" for name in ("apparel", "baby"))]
+    domains = tomllib.loads((RECIPES / "amazon16.toml").read_text())["stages"][-3]["each"][0]["domain"]
+    corpora = ["imdb", "trec6", "mr", "subj", *(f"amazon16/{name}" for name in domains)]
     for corpus in corpora:
         (folder / "data/cls" / corpus).mkdir(parents=True)
         for split, size in (("train", 40), ("test", 10)):
@@ -122,7 +125,7 @@ def test_a_recipe_trains(path: Path, place: Path, tmp_path: Path, cli: Cli, monk
         ("imdb-table", ""),
         ("table4", "mlm,penalty_0_0,penalty_0_2"),
         ("figure3", "plain_1_1,information_2_1,halting_2_1"),
-        ("amazon16", "plain_apparel,information_baby"),
+        ("amazon16", "mlm,plain_apparel,halting_apparel,information_baby,reconstruction_baby"),
         ("layer-weights", ""),
     ],
 )
@@ -166,6 +169,17 @@ def test_cross_validation_with_several_seeds(
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("model.safetensors")}
 
 
+def test_batch_sizes_are_swept(tmp_path: Path) -> None:
+    """Fig. 4, in small."""
+    written, picture = tmp_path / "speeds.json", tmp_path / "speeds.svg"
+    command = (sys.executable, RECIPES.parents[1] / "benchmarks" / "perword.py", "--tiny", "--threads", "1")
+    subprocess.run([*command, "--batches", "1", "3", "--json", written, "--picture", picture], check=True)
+    swept = json.loads(written.read_text())
+    assert [one["batch"] for one in swept] == [1, 3]
+    assert all({"plain, packed", "per-word, refresh", "per-word, keep"} <= one["milliseconds"].keys() for one in swept)
+    assert "texts a second" in picture.read_text()
+
+
 def test_words_in_colour(place: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     cli("train", RECIPES / "imdb.toml", "--out", tmp_path / "run", *changes(*TINY))
@@ -193,3 +207,5 @@ def test_other_models_are_repeated_too(tmp_path: Path, cli: Cli) -> None:
     assert "seed_2" in (tmp_path / "out" / "report.html").read_text()
     code, _, err = cli("repeat", recipe, "--folds", 3, "--out", tmp_path / "folds", *changes(*settings))
     assert (code, "--folds: cuts labelled files" in err) == (2, True)
+    code, _, err = cli("repeat", recipe, "--folds", -1, "--out", tmp_path / "folds", *changes(*settings))
+    assert (code, "'--folds': Input should be greater" in err) == (2, True)

@@ -135,10 +135,7 @@ def test_the_states_of_minilm(minilm: Path, repeat: int) -> None:
 def test_the_head_for_hidden_words(tiny: Path) -> None:
     from transformers import BertForMaskedLM
 
-    tokenizer, own = bert_tokenizer(tiny), config(tiny)
-    fields = ("layer", "encoder", "max_positions", "embedding_norm", "embedding_scale")
-    model = MaskedLM(MaskedLMConfig(**{name: getattr(own, name) for name in fields}), len(tokenizer), 0).eval()
-    take_weights(model, str(tiny))
+    tokenizer, model = bert_tokenizer(tiny), masked_lm(tiny)
     texts = batch_of(tokenizer, TEXTS)
     slots = (texts.source != 0).flatten().nonzero().flatten()
     batch = MaskedBatch(texts.source, slots, slots, None, "", texts.tokens, len(TEXTS), len(slots))
@@ -148,6 +145,82 @@ def test_the_head_for_hidden_words(tiny: Path) -> None:
         expected = theirs(input_ids=texts.source, attention_mask=(texts.source != 0).long()).logits.flatten(0, 1)[slots]
     assert (got - expected).abs().max() < 1e-4
     assert tokenizer.mask == WORDS.index("[MASK]")
+
+
+def masked_lm(folder: Path, activation: Any = "gelu") -> MaskedLM:
+    tokenizer, own = bert_tokenizer(folder), config(folder)
+    fields = ("encoder", "max_positions", "embedding_norm", "embedding_scale")
+    settings = MaskedLMConfig(
+        layer=replace(own.layer, activation=activation), **{name: getattr(own, name) for name in fields}
+    )
+    model = MaskedLM(settings, len(tokenizer), 0).eval()
+    take_weights(model, str(folder))
+    return model
+
+
+def changed(tiny: Path, folder: Path, settings: dict[str, Any], weights: dict[str, Tensor] | None = None) -> Path:
+    """A copy with other settings and further weights."""
+    shutil.copytree(tiny, folder)
+    (folder / "config.json").write_text(json.dumps(json.loads((tiny / "config.json").read_text()) | settings))
+    save_file(load_file(tiny / "model.safetensors") | (weights or {}), folder / "model.safetensors")
+    return folder
+
+
+def test_a_bert_that_computes_something_else_is_refused(tiny: Path, tmp_path: Path) -> None:
+    causal, other = changed(tiny, tmp_path / "a", {"is_decoder": True}), changed(tiny, tmp_path / "b", {})
+    with pytest.raises(UserError, match=r"a/config.json: is_decoder: its words see only those before them"):
+        classifier(causal)
+    for name in ("gelu_new", "silu"):
+        (other / "config.json").write_text(json.dumps(read_settings(tiny / "config.json") | {"hidden_act": name}))
+        with pytest.raises(UserError, match=rf"b/config.json: hidden_act is '{name}'; expected relu or gelu"):
+            classifier(other)
+    (other / "config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"b/config.json: expected a JSON object"):
+        read_settings(other / "config.json")
+
+
+def test_a_head_for_hidden_words_that_is_another_is_refused(tiny: Path, tmp_path: Path) -> None:
+    name, words = (
+        "cls.predictions.decoder.weight",
+        load_file(tiny / "model.safetensors")["bert.embeddings.word_embeddings.weight"],
+    )
+    masked_lm(changed(tiny, tmp_path / "tied", {}, {name: words.clone()}))
+    untied = changed(tiny, tmp_path / "untied", {"tie_word_embeddings": False}, {name: words + 1})
+    with pytest.raises(UserError, match=rf"{name} is not the word matrix"):
+        masked_lm(untied)
+    assert classifier(untied)  # which has no use for it
+    with pytest.raises(UserError, match=r"hidden_act is 'relu'; a masked-lm needs 'gelu'"):
+        masked_lm(changed(tiny, tmp_path / "relu", {"hidden_act": "relu"}), "relu")
+    bare = load_file(tiny / "model.safetensors")
+    save_file({name: bare[name] for name in bare if name != "cls.predictions.bias"}, untied / "model.safetensors")
+    with pytest.raises(UserError, match=r"has no cls.predictions.bias"):
+        masked_lm(untied)
+
+
+def test_rows_that_pad_a_vocabulary_are_left_out(tiny: Path, tmp_path: Path) -> None:
+    weights = load_file(tiny / "model.safetensors")
+    names = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+    longer = {name: torch.cat([weights[name], torch.ones_like(weights[name][:3])]) for name in names}
+    padded = changed(tiny, tmp_path / "padded", {"vocab_size": len(WORDS) + 3}, longer)
+    assert_same_states(padded, 1)
+    assert torch.equal(masked_lm(padded).output_bias, masked_lm(tiny).output_bias)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"strip_accents": False}, {"do_lower_case": False, "strip_accents": True}, {"tokenize_chinese_chars": False}],
+    ids=["accents", "capitals", "chinese"],
+)
+def test_vocab_txt_is_used_as_tokenizer_config_says(tmp_path: Path, settings: dict[str, Any]) -> None:
+    from transformers import BertTokenizer
+
+    words = [*WORDS, "naïve", "Film", "漢字", "漢", "字"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **settings}))
+    theirs = BertTokenizer.from_pretrained(tmp_path)("naïve Film 漢字", add_special_tokens=False)["input_ids"]
+    assert bert_tokenizer(tmp_path).encode(["naïve Film 漢字"]) == [theirs]
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert bert_tokenizer(tmp_path).encode(["naïve Film 漢字"]) != [theirs]
 
 
 def test_the_tokens_of_vocab_txt(tiny: Path) -> None:

@@ -1,6 +1,7 @@
 """How deep words are estimated to be."""
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,27 @@ def test_mutual_information_of_a_small_corpus(tokenizer: Tokenizer) -> None:
         assert value == pytest.approx(by_hand(word), rel=1e-9)
     assert max(information, key=information.__getitem__) == "good"
     assert {pieces.name(word): count for word, count in found.texts.items()}["good"] == 2  # twice in one text is once
+
+
+def test_many_labels_are_taken_in_turns() -> None:
+    draw = np.random.default_rng(1)
+    counts, texts = draw.integers(0, 4, (2000, 500)), np.full(500, 20)
+    tracemalloc.start()
+    found = mutual_information(counts, texts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * counts.nbytes  # all at once would be twenty times as much
+    words = counts.sum(1, keepdims=True)
+    expected = 0.0
+    for both, word, label in (
+        (counts, words, texts),
+        (words - counts, words, 10_000 - texts),
+        (texts - counts, 10_000 - words, texts),
+        (10_000 - words - texts + counts, 10_000 - words, 10_000 - texts),
+    ):
+        p, p_x, p_y = ((count + 0.1) / 10_000.1 for count in (both, word, label))
+        expected += (p * np.log(p / (p_x * p_y))).sum(1)
+    assert np.allclose(found, expected, rtol=1e-9)
 
 
 def test_bins_are_equally_wide_in_minus_log() -> None:

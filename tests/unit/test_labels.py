@@ -17,7 +17,9 @@ from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
 from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.errors import UserError
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
+from anydepth.evaluation.records import Record
 from anydepth.evaluation.repeated import repeated
+from anydepth.reporting.accuracy_page import picture
 from anydepth.reporting.coloured import colours, for_page, spoken
 
 
@@ -60,8 +62,12 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> None:
     numbers = Labelled(path=str(written(tmp_path, ["10\ta", "9\tb", "1\tc"])))
     assert labels_of((numbers,)) == ("1", "9", "10")
+    zeros = Labelled(path=str(written(tmp_path, [f"{'0' * n}1\ta" for n in range(9)])))
+    assert labels_of((zeros,)) == tuple(f"{'0' * n}1" for n in reversed(range(9)))
     words = Labelled(path=str(written(tmp_path, ["b\tx", "a\ty"])), label_column=0)
     assert labels_of((words,)) == ("a", "b")
+    squares = Labelled(path=str(written(tmp_path, ["²\tx", "1\ty"])))  # a digit, but no number
+    assert labels_of((squares,)) == ("1", "²")
     assert len(labels_of((BuiltinLabelled(size=3),))) == 8
     file = written(tmp_path, ["a\tx", "no tab"])
     with pytest.raises(UserError, match=rf"1 label found, 'a'; .* 1 with too few columns \({file}:2\)"):
@@ -146,3 +152,10 @@ def test_runs_on_parts_of_the_data_count_every_text_alike() -> None:
     assert (cell["runs"], cell["deviation"]) == (2, pytest.approx(200**0.5))
     (cell,) = repeated("mr", [grid("one", 30, 80.0, [1, 2]), grid("one", 30, 60.0, [3, 4])])["cells"]
     assert (cell["accuracy"], cell["interval"]) == (70, [65, 75])  # the same texts: what seeds give on average
+
+
+def test_the_names_of_many_runs_fit_beside_their_accuracies() -> None:
+    cell = {"encoder": 6, "accuracy": 50.0, "interval": [40.0, 60.0]}
+    records = [Record(f"information_health_personal_care_{n}", (), {"cells": [cell]}) for n in range(60)]
+    drawn = picture(records)  # matplotlib would warn, which is an error here
+    assert "information_health_personal_care_59" in drawn

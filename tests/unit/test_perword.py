@@ -199,6 +199,19 @@ def test_run_words_leaves_its_input_alone_when_gradients_need_it() -> None:
     assert torch.equal(x, before)
 
 
+def test_a_halting_unit_decides_about_special_tokens() -> None:
+    depth = 'model.encoder.depth={type="per-word", special="all", estimate={type="halting"}}'
+    with pytest.raises(UserError, match=r"special: a halting unit decides about all tokens"):
+        loads('[model]\ntype="classifier"\n', [depth, 'training.objective={type="halting"}'])
+
+
+def test_a_depth_is_a_byte() -> None:
+    recipe = '[model]\ntype="classifier"\nencoder={depth={type="per-word"}}\n'
+    loads(recipe, ["model.encoder.layers=255"])
+    with pytest.raises(UserError, match=r"model.encoder.*: per-word is for up to 255 layers, not 256"):
+        loads(recipe, ["model.encoder.layers=256"])
+
+
 @pytest.mark.parametrize(
     "estimate", ['{type="constant", depth=5}', '{type="mutual-information", deepest=5}'], ids=["constant", "deepest"]
 )

@@ -61,7 +61,8 @@ def repeat(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE.toml", help="The settings of the training.")],
     seeds: Annotated[str, typer.Option(metavar="N,…", help="A training for each of these seeds.")] = "1,2,3",
     folds: Annotated[
-        int, typer.Option(help="Cross-validation: cut the training files into so many parts, test on each in turn.")
+        int,
+        typer.Option(min=0, help="Cross-validation: cut the training files into so many parts, test on each in turn."),
     ] = 0,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Default: runs/ and the recipe's name.")] = None,
     settings: Settings = None,

@@ -196,6 +196,7 @@ def classify(
         )
     if empty := sum(one.label is None for one in found):
         print(f"anydepth: {empty} of {len(texts)} texts are empty and have no label", file=sys.stderr)
+    say_how_many_were_cut(loaded, texts)
     if show:
         return show_words(found, len(loaded.plan().encoder))
     for text, one in zip(texts, found):

@@ -119,5 +119,6 @@ def labels_of(corpora: "tuple[CorpusConfig, ...]") -> tuple[str, ...]:
         labels = f"{len(found)} label{'' if len(found) == 1 else 's'} found{''.join(f', {name!r}' for name in found)}"
         summary = f"; {skips.summary()}" if skips.total else ""
         raise UserError(f"data.train: {labels}; expected two or more, each row a label, a tab and a text{summary}")
-    numbers = all(label.isdigit() for label in found)
-    return tuple(sorted(found, key=int if numbers else str))
+    if all(label.isdecimal() for label in found):
+        return tuple(sorted(found, key=lambda label: (int(label), label)))  # 1 and 01 are two labels
+    return tuple(sorted(found))

@@ -88,13 +88,20 @@ class PerWordConfig:
     estimate: EstimateConfig = MutualInformationConfig()
     """Where the depths come from."""
     special: Literal["deepest", "all"] = "deepest"
-    """Depth of the tokens that begin and end a text: that of its deepest word, or all layers."""
+    """Depth of the tokens that begin and end a text: that of its deepest word, or all layers. A halting unit decides
+    about them as about words."""
     stopped: Literal["refresh", "keep"] = "refresh"
     """Keys and values of a word that has stopped: made of its last state by every later layer (the paper), or those of
     the last layer it ran, which costs nothing."""
 
+    def __post_init__(self) -> None:
+        if self.special == "all" and isinstance(self.estimate, HaltingConfig):
+            raise ValueError("special: a halting unit decides about all tokens")
+
     def check(self, layers: int) -> None:
-        """Refuses an estimate that asks for more layers than there are."""
+        """Refuses an estimate that asks for more layers than there are, and more than a depth can count (one byte)."""
+        if layers > 255:
+            raise ValueError(f"depth: per-word is for up to 255 layers, not {layers}")
         match self.estimate:
             case ConstantConfig(depth=depth) if depth > layers:
                 raise ValueError(f"depth.estimate.depth: {depth}, but there are {layers} layers")

@@ -26,6 +26,7 @@ from anydepth.estimating.reconstruction import Agreement, agreement, depths_of
 from anydepth.estimating.sources import Guessing, per_word, word_depths
 from anydepth.files import write_durably
 from anydepth.run import load as load_run
+from anydepth.tasks.classification import with_labels
 
 Array = np.ndarray
 
@@ -57,6 +58,7 @@ def estimate_information(path: Path, out: Path, settings: tuple[str, ...] = (), 
     asked = chosen.estimate if chosen else MutualInformationConfig()
     if not isinstance(config.model, ClassifierConfig):
         raise UserError(f"{path} is a {config.model.type}: mutual information needs a classifier's labels")
+    with_labels(config)  # refuses texts that all have one label, as training does
     if not isinstance(asked, MutualInformationConfig):
         asked = MutualInformationConfig()
     with TemporaryDirectory() as scratch:

@@ -30,6 +30,8 @@ Word = tuple[int, ...]
 
 FLOOR = 1e-12
 """The least MI: it may be 0, or a little below, because numbers smoothed one by one are no distribution."""
+TOGETHER = 32
+"""Labels taken at once: each needs some twenty numbers a word."""
 HEADING = "word\tpieces\ttexts\tmutual_information\tdepth"
 
 
@@ -74,6 +76,9 @@ class WordDepths:
             words = [tuple(map(int, row[1].split())) for row in rows]
             if heading != HEADING:
                 raise ValueError(f"the second line should be {HEADING!r}")
+            for row, word in zip(rows, words):
+                if not 1 <= int(row[4]) <= int(layers) or (kind != "words" and len(word) != 1):
+                    raise ValueError(f"{row[0]!r} has pieces {row[1]} and depth {row[4]}, of {first}")
             return cls(
                 int(layers),
                 kind == "words",
@@ -137,14 +142,22 @@ def presence(things: Array, texts: Array, labels: Array, size: int) -> Array:
 
 def mutual_information(counts: Array, texts: Array, smoothing: float = 0.1, joint: bool = False) -> Array:
     """(W,) of the (W, Y) texts in which each word occurs, and the (Y,) texts of each label."""
-    occurs, number = counts.sum(1, keepdims=True), texts.sum()
+    occurs, number, found = counts.sum(1, keepdims=True), int(texts.sum()), np.zeros(len(counts))
+    for first in range(0, len(texts), TOGETHER):
+        some = slice(first, first + TOGETHER)
+        found += of_labels(counts[:, some], texts[some], occurs, number, smoothing, joint)
+    return np.maximum(found, FLOOR)
+
+
+def of_labels(counts: Array, texts: Array, occurs: Array, number: int, smoothing: float, joint: bool) -> Array:
+    """(W,) the terms of some labels, of words that occur in so many texts of a number of them."""
     both = np.stack([counts, occurs - counts, texts - counts, number - texts - occurs + counts]).astype(np.float64)
     if joint:
         both, smoothing = both + smoothing, 0.0
     word = (both[[0, 2]] + both[[1, 3]])[[0, 0, 1, 1]]
     label = (both[[0, 1]] + both[[2, 3]])[[0, 1, 0, 1]]
     p, p_word, p_label = ((count + smoothing) / (both.sum(0) + smoothing) for count in (both, word, label))
-    return np.maximum((p * np.log(p / (p_word * p_label))).sum((0, 2)), FLOOR)
+    return (p * np.log(p / (p_word * p_label))).sum((0, 2))
 
 
 def bins(values: Array, layers: int) -> Array:

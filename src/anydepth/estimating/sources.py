@@ -98,7 +98,12 @@ class Guessing:
     def ask(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
         from anydepth.estimating.reconstruction import Reconstruction
 
-        mask = self.run.tokenizers.source.mask
+        mask, room = self.run.tokenizers.source.mask, self.run.config.model.max_positions
+        if (longest := int(lengths.max(initial=0))) > room:
+            raise UserError(
+                f"{self.run.folder}: this masked-lm reads texts of up to {room} tokens, and one has {longest}; "
+                "data.max_source cuts them"
+            )
         return Reconstruction(self.model, pieces, mask, self.settings.every).losses(ids, lengths)
 
     def losses(self, ids: Array, lengths: Array, pieces: Pieces) -> Array:
@@ -134,6 +139,8 @@ def source_of(config: Config, tokenizer: Tokenizer, folder: Path, device: str = 
             estimator = WordDepths.read(folder / FILE)
             if estimator.layers != (asked := settings.estimate.deepest or layers):
                 raise UserError(f"{folder / FILE}: depths of up to {estimator.layers} layers; expected {asked}")
+            if max(map(max, estimator.depths), default=0) >= len(tokenizer):
+                raise UserError(f"{folder / FILE}: has pieces that the tokenizer of this run does not have")
         case ConstantConfig(depth=depth):
             estimator = Constant(depth)
         case ReconstructionConfig():

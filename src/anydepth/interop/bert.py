@@ -20,12 +20,14 @@ from anydepth.data.tokenizer import Tokenizer
 from anydepth.encoder_models import Classifier, MaskedLM
 from anydepth.errors import UserError
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "cls.predictions"
 NEEDED = (
     "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act", "layer_norm_eps",
     "max_position_embeddings",
 )  # fmt: skip
 """Of a config.json."""
+ACTIVATIONS = ("relu", "gelu")
+"""That our layers have; 'gelu_new' and others are other functions."""
 
 
 def is_bert(folder: Path) -> bool:
@@ -35,29 +37,42 @@ def is_bert(folder: Path) -> bool:
 
 def bert_weights(folder: Path, model: MaskedLM | Classifier) -> dict[str, Tensor]:
     """The weights that a model can take from BERT, under our names: embeddings, layers and, for a masked language
-    model, its head where the checkpoint has one."""
+    model, its head where the checkpoint has one. A word matrix may be padded: rows that no token has are left out."""
     theirs = read_weights(folder / WEIGHTS)
     settings = read_settings(folder / CONFIG)
     check_settings(folder, settings, model)
     there, wanted = int(settings["num_hidden_layers"]), len(model.encoder.layers)
+    vocabulary = model.source.words.num_embeddings
     if wanted % there:
         raise UserError(f"{folder} has {there} layers: model.encoder.layers must be a multiple of that, not {wanted}")
     try:
         kind = theirs["embeddings.token_type_embeddings.weight"][0]
         ours = {
-            "source.words.weight": theirs["embeddings.word_embeddings.weight"],
+            "source.words.weight": theirs["embeddings.word_embeddings.weight"][:vocabulary],
             "source.learned.weight": theirs["embeddings.position_embeddings.weight"] + kind,
             **both("source.norm", theirs, "embeddings.LayerNorm"),
         }
         for layer in range(wanted):
             ours |= layer_weights(f"encoder.layers.{layer}", theirs, f"encoder.layer.{layer * there // wanted}")
+        if isinstance(model, MaskedLM) and f"{HEAD}.transform.dense.weight" in theirs:
+            check_head(folder, theirs, settings)
+            ours |= both("dense", theirs, f"{HEAD}.transform.dense")
+            ours |= both("dense_norm", theirs, f"{HEAD}.transform.LayerNorm")
+            ours["output_bias"] = theirs[f"{HEAD}.bias"][:vocabulary]
     except KeyError as missing:
         raise UserError(f"{folder / WEIGHTS}: has no {missing.args[0]}") from None
-    if isinstance(model, MaskedLM) and "cls.predictions.transform.dense.weight" in theirs:
-        ours |= both("dense", theirs, "cls.predictions.transform.dense")
-        ours |= both("dense_norm", theirs, "cls.predictions.transform.LayerNorm")
-        ours["output_bias"] = theirs["cls.predictions.bias"]
     return ours
+
+
+def check_head(folder: Path, theirs: dict[str, Tensor], settings: dict[str, Any]) -> None:
+    """Refuses a head for hidden words that is not ours: GELU, then the word matrix itself."""
+    if settings["hidden_act"] != "gelu":
+        raise UserError(f"{folder / CONFIG}: hidden_act is {settings['hidden_act']!r}; a masked-lm needs 'gelu'")
+    words = theirs["embeddings.word_embeddings.weight"]
+    if not torch.equal(theirs.get(f"{HEAD}.decoder.weight", words), words):
+        raise UserError(
+            f"{folder / WEIGHTS}: {HEAD}.decoder.weight is not the word matrix; a masked-lm has one for both"
+        )
 
 
 def layer_weights(name: str, theirs: dict[str, Tensor], other: str) -> dict[str, Tensor]:
@@ -102,6 +117,10 @@ def read_settings(file: Path) -> dict[str, Any]:
     for name in NEEDED:
         if name not in settings:
             raise UserError(f"{file}: has no {name}")
+    if settings.get("is_decoder"):
+        raise UserError(f"{file}: is_decoder: its words see only those before them; expected an encoder")
+    if settings["hidden_act"] not in ACTIVATIONS:
+        raise UserError(f"{file}: hidden_act is {settings['hidden_act']!r}; expected {' or '.join(ACTIVATIONS)}")
     return settings
 
 
@@ -136,9 +155,13 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     words = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # some are line separators of other kinds
     vocabulary = {word: number for number, word in enumerate(words)}
     further = folder / "tokenizer_config.json"
-    lowercase = bool(read_json(further).get("do_lower_case", True)) if further.is_file() else True
+    given = read_json(further) if further.is_file() else {}
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    inner.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    inner.normalizer = normalizers.BertNormalizer(
+        lowercase=given.get("do_lower_case", True),
+        strip_accents=given.get("strip_accents"),  # None: with lower case alone
+        handle_chinese_chars=given.get("tokenize_chinese_chars", True),
+    )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
     inner.add_special_tokens([word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocabulary])
@@ -147,7 +170,9 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file}: expected a JSON object with settings")
+    return found

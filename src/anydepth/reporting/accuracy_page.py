@@ -37,6 +37,7 @@ def show_accuracies(page: Page) -> None:
         "against": f"{measured[0].name} at depth {depth_name(reference)}" if reference and len(sets) == 1 else "",
         "unlike": len(sets) > 1,
         "picture": picture(measured) if len(rows) > 1 else "",
+        "by_layers": by_layers(measured) if len(sets) == 1 else [],
         "histogram": histogram([row for row in rows if "depths" in row]),
     }
 
@@ -76,7 +77,7 @@ def outputs(record: Record, cell: dict[str, Any], name: str = "") -> np.ndarray 
 def picture(records: list[Record]) -> str:
     """Accuracy over the layers that a word runs on average, a line with its 95 % interval for each run; crosses are
     texts that leave early."""
-    figure, axes = empty_figure(740, 330)
+    figure, axes = empty_figure(740, max(330, 30 + 19 * len(records)))  # the legend has a row for each
     for place, record in enumerate(records):
         points, color = sorted(map(point, record.cells)), SERIES[place % len(SERIES)]
         xs, ys, low, high = zip(*points)
@@ -88,13 +89,39 @@ def picture(records: list[Record]) -> str:
     axes.set(xlabel="layers of a word, on average", ylabel="accuracy, %")
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(records) > 1:
-        axes.legend(labelcolor=INK)
+        axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
     return as_svg(figure, "accuracy by depth", {})
 
 
 def point(cell: dict[str, Any]) -> tuple[float, float, float, float]:
     """Layers, accuracy and its interval."""
     return float(cell.get("mean_depth", cell["encoder"])), cell["accuracy"], *cell["interval"]
+
+
+def by_layers(records: list[Record]) -> list[str]:
+    """Models whose words have depths of their own, by the layers there are at most (depth-adaptive Fig. 3)."""
+    if not any("mean_depth" in cell for record in records if len(record.cells) > 1 for cell in record.cells):
+        return []
+    accuracies = [[(cell["accuracy"], cell.get("deviation", 0.0)) for cell in record.cells] for record in records]
+    texts = [int((record.grid or {})["sentences"]) for record in records]
+    speeds = [[(count / cell["seconds"], 0.0) for cell in record.cells] for record, count in zip(records, texts)]
+    return [sweep(records, accuracies, "accuracy, %"), sweep(records, speeds, "texts a second")]
+
+
+@styled
+def sweep(records: list[Record], values: list[list[tuple[float, float]]], label: str) -> str:
+    """A line for each of several kinds of model over their numbers of layers; as far as runs deviate, a band."""
+    figure, axes = empty_figure(740, 280)
+    for place, (record, own) in enumerate(zip(records, values)):
+        layers, color = [int(cell["encoder"]) for cell in record.cells], SERIES[place % len(SERIES)]
+        means, spreads = np.array(own).T
+        axes.fill_between(layers, means - spreads, means + spreads, color=color, alpha=0.15, linewidth=0)
+        axes.plot(layers, means, color=color, linewidth=1.8, marker="o", markersize=4, label=record.name)
+    axes.set(xlabel="layers of the model", ylabel=label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if len(records) > 1:
+        axes.legend(labelcolor=INK, loc="upper left", bbox_to_anchor=(1, 1))
+    return as_svg(figure, f"{label} by layers", {})
 
 
 @styled
