@@ -109,6 +109,13 @@ def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: 
     assert len(found) >= len(TEXTS)
 
 
+def test_ctranslate2_leaves_no_words_early(tmp_path: Path) -> None:
+    run = random_run(PrefixConfig())
+    run.folder = tmp_path
+    with pytest.raises(UserError, match="exit: CTranslate2 runs all layers"):
+        CTranslate2Run.of(run).translate(TEXTS, beam=1, exit=1, exit_margin=0.5)
+
+
 @pytest.mark.parametrize("eager", [True, False], ids=["wants to end", "goes on"])
 def test_ctranslate2_keeps_the_rules_of_a_search(eager: bool, tmp_path: Path) -> None:
     """Also where the first word is the end mark."""
@@ -196,7 +203,7 @@ def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_p
         export_run(run, tmp_path / name, "huggingface", name)
         model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).eval()
         words = AutoTokenizer.from_pretrained(tmp_path / name)
-        for text in TEXTS[:-1]:
+        for text in [*TEXTS[:-1], "five <eos> two"]:  # a mark that is written in a text is text
             ((ours,),) = run.translations([text], name, beam=1)
             inputs = words([text], return_tensors="pt")
             assert inputs.input_ids.tolist() == [run.ended(run.tokenizers.source.encode([text])[0])]
@@ -222,6 +229,24 @@ def test_generate_searches_as_the_run_does(tmp_path: Path) -> None:
         (row,) = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).tolist()
         assert row[1 : len(ours.tokens) + 1] == ours.tokens
         assert marks.bos not in row[1:]
+
+
+def test_generate_keeps_the_rules_of_the_run(tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run, said = random_run(PrefixConfig()), []
+    for number, rules in enumerate(({}, {"min_length": 9, "block_ngrams": 2, "max_length": 12})):
+        run.config = replace(run.config, decoding=replace(run.config.decoding, beam=1, **rules))
+        export_run(run, tmp_path / str(number), "huggingface")
+        model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / str(number)).eval()
+        words = AutoTokenizer.from_pretrained(tmp_path / str(number))
+        inputs = words([TEXTS[0]], return_tensors="pt")
+        (row,) = model.generate(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask).tolist()
+        ((ours,),) = run.translations([TEXTS[0]])
+        assert row[1 : len(ours.tokens) + 1] == ours.tokens
+        said.append(row)
+    assert len(said[1]) <= 13
+    assert said[0][:13] != said[1]
 
 
 def test_huggingface_has_no_place_for_these(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def model_config(run: Run, model: Translator, kind: str) -> dict[str, Any]:
 
 def generation_config(run: Run) -> dict[str, Any]:
     """The run's own search, as far as there is a word for it."""
-    target, decoding = run.tokenizers.target, run.config.decoding
+    target, decoding, longest = run.tokenizers.target, run.config.decoding, run.config.model.max_positions // 2
     return {
         "bos_token_id": target.bos,
         "eos_token_id": target.eos,
@@ -154,7 +154,9 @@ def generation_config(run: Run) -> dict[str, Any]:
         "forced_eos_token_id": None,
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty,
-        "max_new_tokens": run.config.model.max_positions // 2,
+        "max_new_tokens": min(decoding.max_length or longest, longest),
+        "min_new_tokens": decoding.min_length,
+        "no_repeat_ngram_size": decoding.block_ngrams,
         "suppress_tokens": sorted({target.bos, target.pad} - {target.eos}),
     }
 
@@ -176,5 +178,6 @@ def tokenizer_config(run: Run) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.config.model.max_positions,
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # "<eos>" written in a text is text
         **{f"{name}_token": source.tokens[getattr(source, name)] for name in ("pad", "bos", "eos", "unk")},
     }
