@@ -14,6 +14,7 @@ import torch
 from conftest import Cli
 
 import anydepth
+from anydepth.calibrating.timed import decode_timed
 from anydepth.config import loads
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.reading import Skips, read_pairs
@@ -175,6 +176,18 @@ def test_a_damaged_selector_is_one_line(run: Run, folder: Path, tmp_path: Path, 
     (tmp_path / file).unlink() if content is None else (tmp_path / file).write_text(content)
     with pytest.raises(UserError, match=r"is damaged .*: train the selector again|has no selector"):
         load_selector(run, tmp_path)
+
+
+def test_times_of_another_precision_are_measured_again(run: Run, tmp_path: Path) -> None:
+    texts = ["one", "the first of May"]
+    decode_timed(run, ["1-1"], texts, texts, tmp_path, beam=1)
+    kept = tmp_path / "seconds" / "1-1.npy"
+    for precision, again in (("float32", False), ("bfloat16", True)):
+        np.save(kept, np.full(2, 99.0))
+        decoding = replace(run.config.decoding, precision=precision)
+        other = Run(replace(run.config, decoding=decoding), run.model, run.tokenizers, run.folder, run.weights)
+        timed = decode_timed(other, ["1-1"], texts, texts, tmp_path, beam=1)
+        assert bool((timed.seconds < 99).all()) == again
 
 
 def test_the_commands(cli: Cli, folder: Path) -> None:
