@@ -310,6 +310,10 @@ def test_the_exported_tokenizer_writes_the_language_tag(tmp_path: Path) -> None:
     corpora = tuple(replace(corpus, key="en-de") for corpus in golden.config.data.train)
     data = replace(golden.config.data, train=corpora, dev=(), tags="target")
     run = Run(replace(golden.config, data=data, model=model.config), model, TokenizerPair(words, words))
-    export_run(run, tmp_path / "out", "huggingface", language="en-de")
-    template = json.loads((tmp_path / "out" / "tokenizer.json").read_text())["post_processor"]["single"]
-    assert [next(iter(part.values()))["id"] for part in template] == ["<2de>", "A", "<eos>"]
+    with pytest.raises(UserError, match=r"say which language is meant \(--language\): this run knows en-de"):
+        export_run(run, tmp_path / "none", "huggingface")
+    begun = replace(run.config, data=replace(data, tags="begin"))
+    for one, front in ((run, "<2de>"), (Run(begun, model, run.tokenizers), "<bos>")):
+        export_run(one, tmp_path / front, "huggingface", language="en-de")
+        template = json.loads((tmp_path / front / "tokenizer.json").read_text())["post_processor"]["single"]
+        assert [next(iter(part.values()))["id"] for part in template] == [front, "A", "<eos>"]

@@ -14,7 +14,6 @@ import torch
 from tokenizers import processors
 from torch import Tensor, nn
 
-from anydepth.data.corpora import target_language
 from anydepth.errors import UserError
 from anydepth.files import new_folder, write_durably
 from anydepth.interop.unrolled import unrolled
@@ -165,8 +164,7 @@ def source_tokenizer(run: Run) -> str:
     """The tokenizer, which also writes the language's tag, if the run has one, and the end mark."""
     source = run.tokenizers.source
     inner = tokenizers.Tokenizer.from_str(source.json)
-    before = [source.tag(target_language(run.key))] if run.config.data.tags != "none" else []
-    marks = [(source.tokens[number], number) for number in (*before, source.eos)]
+    marks = [(source.tokens[number], number) for number in (*run.in_front(run.key), source.eos)]
     single = " ".join([*(name for name, _ in marks[:-1]), "$A", marks[-1][0]])
     inner.post_processor = processors.TemplateProcessing(single=single, special_tokens=marks)
     return inner.to_str(pretty=True)
