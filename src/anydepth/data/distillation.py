@@ -39,8 +39,8 @@ BLOCK = 4_000
 """Lines translated between two writes: enough for batches of like lengths, minutes of work at most on a GPU."""
 EMPTY_TRANSLATION = "empty translation"
 VERSION = 1
-SEARCH = ("beam", "length_penalty", "max_ratio", "max_extra", "max_length", "min_length", "block_ngrams", "precision")
-SEARCH += ("exit", "exit_margin")
+LENGTHS = ("length_penalty", "max_ratio", "max_extra", "max_length", "min_length")
+SEARCH = ("beam", *LENGTHS, "block_ngrams", "precision", "exit", "exit_margin")
 """Settings that change translations."""
 
 
