@@ -30,7 +30,7 @@ from anydepth.calibrating.measuring import calibrate
 from anydepth.calibrating.timed import timed
 from anydepth.choosing.budget import worthwhile_depths
 from anydepth.evaluation.metrics import score
-from anydepth.evaluation.texts import read_test_sets, read_texts
+from anydepth.evaluation.texts import read_test_set, read_texts
 
 GOAL = 0.95
 
@@ -71,7 +71,7 @@ def main() -> None:
         texts = read_texts(args.processor_time)
         made = calibrate(run, texts, depths, batches=[1], beam=args.beam, clock=clock)
         vars(run.guide(args.beam))["calibration"] = made  # instead of the one beside the run
-    ((source, reference),) = read_test_sets(args.run, args.source, args.reference).values()
+    source, reference, _ = read_test_set(args.run, args.source, args.reference)
     source, reference = source[: args.sentences], reference[: args.sentences]
     budgets = args.budgets or feasible(run, source, args.beam)
     ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]

@@ -95,7 +95,7 @@ def measured(config: Config, folder: Path) -> float:
     result = folder / "result.json"
     if not result.exists():
         train(config, folder, resume=(folder / "config.toml").exists())
-        source, reference = read_test_set(folder)
+        source, reference, _ = read_test_set(folder)
         scores = score(anydepth.load(folder).translate(source), reference)
         result.write_text(json.dumps({"chrf": scores.chrf, "bleu": scores.bleu}))
     return float(json.loads(result.read_text())["chrf"])

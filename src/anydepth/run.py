@@ -353,11 +353,14 @@ class Run:
         return self.read_sources(texts, key or self.key).cut
 
     def read_sources(self, texts: Sequence[str], key: str) -> Sources:
-        data, tokenizer = self.config.data, self.tokenizers.source
-        if data.tags == "target" and not key:
+        return encode_sources(texts, self.tokenizers.source, self.config.data, self.in_front(key))
+
+    def in_front(self, key: str) -> list[int]:
+        """The tokens that stand in front of every source text: the tag of the target language, or none."""
+        if self.config.data.tags == "target" and not key:
             known = ", ".join(known_languages(self.config))
             raise UserError(f"say which language is meant (--language): this run knows {known}")
-        return encode_sources(texts, tokenizer, data, tokens_in_front(data, tokenizer, key))
+        return tokens_in_front(self.config.data, self.tokenizers.source, key)
 
     def ended(self, source: list[int]) -> list[int]:
         return [*source, self.tokenizers.source.eos]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_depth_and_block_size(run: Run, source: Path, expected: bytes) -> None:
     assert source.with_name("one").read_bytes() == expected
     distill(run, source, source.with_name("shallow"), depth="1-1", beam=2)
     assert source.with_name("shallow").read_bytes() != expected
+
+
+def test_every_setting_that_changes_translations_is_recorded(run: Run, source: Path) -> None:
+    """Also those that only the run's own file sets."""
+    out = source.with_name("out")
+    distill(run, source, out, beam=1)
+    for changes in ({"precision": "bfloat16"}, {"block_ngrams": 2}, {"min_length": 4}, {"max_length": 6}):
+        decoding = replace(run.config.decoding, **changes)
+        other = Run(replace(run.config, decoding=decoding), run.model, run.tokenizers, run.folder, run.weights)
+        with pytest.raises(UserError, match=f"made otherwise: {next(iter(changes))} was"):
+            distill(other, source, out, beam=1)
 
 
 def test_gzip_in_and_out(run: Run, source: Path, expected: bytes) -> None:

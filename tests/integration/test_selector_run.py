@@ -14,6 +14,7 @@ import torch
 from conftest import Cli
 
 import anydepth
+from anydepth.calibrating.timed import decode_timed
 from anydepth.config import loads
 from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.reading import Skips, read_pairs
@@ -153,6 +154,42 @@ def test_a_selector_of_other_weights_is_refused(run: Run, folder: Path, tmp_path
         load_selector(run, tmp_path)
 
 
+def test_labels_of_other_weights_are_refused_before_any_is_made(run: Run, cli: Cli, folder: Path) -> None:
+    files = ["--source", folder / "text.en", "--reference", folder / "text.de", "--out", folder / "old"]
+    label(run, folder / "text.en", folder / "text.de", folder / "old" / "labels", beam=1)
+    for depth in DEPTHS[1:]:
+        report = folder / "old" / "labels" / "outputs" / f"{depth}.txt.gz.json"
+        report.write_text(report.read_text().replace(str(run.weights_hash), "0" * 64))
+    (folder / "old" / "labels" / "outputs" / "1-1.txt.gz").unlink()
+    code, _, err = cli("selector", folder / "run", *files, *QUICK, "--beam", 1)
+    assert code == 2
+    assert "old/labels has labels of other weights than those of" in err
+    assert not (folder / "old" / "labels" / "outputs" / "1-1.txt.gz").exists()
+
+
+@pytest.mark.parametrize("file", ["selector.toml", "ties.safetensors", "cheap.safetensors"])
+@pytest.mark.parametrize("content", ["x", None], ids=["damaged", "missing"])
+def test_a_damaged_selector_is_one_line(run: Run, folder: Path, tmp_path: Path, file: str, content: str | None) -> None:
+    labels = label(run, folder / "text.en", folder / "text.de", folder / "kept", beam=1)
+    made, tried = train_selector(run, labels, replace(TINY, epochs=1))
+    save(made, tmp_path, tried)
+    (tmp_path / file).unlink() if content is None else (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=r"is damaged .*: train the selector again|has no selector"):
+        load_selector(run, tmp_path)
+
+
+def test_times_of_another_precision_are_measured_again(run: Run, tmp_path: Path) -> None:
+    texts = ["one", "the first of May"]
+    decode_timed(run, ["1-1"], texts, texts, tmp_path, beam=1)
+    kept = tmp_path / "seconds" / "1-1.npy"
+    for precision, again in (("float32", False), ("bfloat16", True)):
+        np.save(kept, np.full(2, 99.0))
+        decoding = replace(run.config.decoding, precision=precision)
+        other = Run(replace(run.config, decoding=decoding), run.model, run.tokenizers, run.folder, run.weights)
+        timed = decode_timed(other, ["1-1"], texts, texts, tmp_path, beam=1)
+        assert bool((timed.seconds < 99).all()) == again
+
+
 def test_the_commands(cli: Cli, folder: Path) -> None:
     run, files = folder / "run", ["--source", folder / "text.en", "--reference", folder / "text.de"]
     common = [run, *files, "--beam", 1, "--device", "cpu"]
@@ -199,6 +236,11 @@ def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
     code, _, err = cli("selector", run, *files, "--set", "lambda=1", "--out", folder / "other")
     assert code == 2
     assert "lambda: no such setting" in err
+    for odd in (["--set", "heads=5"], ["--set", "heads=3", "--set", "width=3", "--search"]):
+        code, _, err = cli("selector", run, *files, *odd, "--out", folder / "other")
+        assert code == 2
+        assert "selector: " in err
+        assert not (folder / "other").exists()  # nothing was decoded
     (folder / "bad.json").write_text('{"1-1": 3}')
     code, _, err = cli("selector", run, *files, "--times", folder / "bad.json")
     assert (code, err) == (2, f"anydepth: {folder / 'bad.json'}: no time for depth 1-2\n")

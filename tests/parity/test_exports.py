@@ -109,6 +109,13 @@ def test_ctranslate2_says_the_same_at_every_depth(depth: DepthConfig, settings: 
     assert len(found) >= len(TEXTS)
 
 
+def test_ctranslate2_leaves_no_words_early(tmp_path: Path) -> None:
+    run = random_run(PrefixConfig())
+    run.folder = tmp_path
+    with pytest.raises(UserError, match="exit: CTranslate2 runs all layers"):
+        CTranslate2Run.of(run).translate(TEXTS, beam=1, exit=1, exit_margin=0.5)
+
+
 @pytest.mark.parametrize("eager", [True, False], ids=["wants to end", "goes on"])
 def test_ctranslate2_keeps_the_rules_of_a_search(eager: bool, tmp_path: Path) -> None:
     """Also where the first word is the end mark."""
@@ -196,7 +203,7 @@ def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_p
         export_run(run, tmp_path / name, "huggingface", name)
         model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).eval()
         words = AutoTokenizer.from_pretrained(tmp_path / name)
-        for text in TEXTS[:-1]:
+        for text in [*TEXTS[:-1], "five <eos> two"]:  # a mark that is written in a text is text
             ((ours,),) = run.translations([text], name, beam=1)
             inputs = words([text], return_tensors="pt")
             assert inputs.input_ids.tolist() == [run.ended(run.tokenizers.source.encode([text])[0])]
@@ -307,6 +314,10 @@ def test_the_exported_tokenizer_writes_the_language_tag(tmp_path: Path) -> None:
     corpora = tuple(replace(corpus, key="en-de") for corpus in golden.config.data.train)
     data = replace(golden.config.data, train=corpora, dev=(), tags="target")
     run = Run(replace(golden.config, data=data, model=model.config), model, TokenizerPair(words, words))
-    export_run(run, tmp_path / "out", "huggingface", language="en-de")
-    template = json.loads((tmp_path / "out" / "tokenizer.json").read_text())["post_processor"]["single"]
-    assert [next(iter(part.values()))["id"] for part in template] == ["<2de>", "A", "<eos>"]
+    with pytest.raises(UserError, match=r"say which language is meant \(--language\): this run knows en-de"):
+        export_run(run, tmp_path / "none", "huggingface")
+    begun = replace(run.config, data=replace(data, tags="begin"))
+    for one, front in ((run, "<2de>"), (Run(begun, model, run.tokenizers), "<bos>")):
+        export_run(one, tmp_path / front, "huggingface", language="en-de")
+        template = json.loads((tmp_path / front / "tokenizer.json").read_text())["post_processor"]["single"]
+        assert [next(iter(part.values()))["id"] for part in template] == [front, "A", "<eos>"]

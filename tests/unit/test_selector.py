@@ -194,6 +194,18 @@ def test_rarity_finds_rare_words() -> None:
     assert scores[1] > 0.5 > scores[0]
 
 
+def test_what_is_held_out_is_not_learnt_from() -> None:
+    """Corpora repeat sentences."""
+    labels = rule_labels(40, "word")
+    twice = labels.take(np.repeat(np.arange(40), 5))
+    train, valid = split(twice, 0.1, 1)
+    assert len(train.ids) + len(valid.ids) == 200
+    assert not {*map(tuple, train.ids)} & {*map(tuple, valid.ids)}
+    assert 20 <= len(valid.ids) < 120
+    with pytest.raises(UserError, match="1 different sentences among 5"):
+        split(labels.take(np.zeros(5, dtype=int)), 0.1, 1)
+
+
 def test_the_same_seed_gives_the_same_network_and_leaves_random_numbers_alone(source: Source) -> None:
     train, valid = split(rule_labels(80, "word"), 0.2, 1)
     before = torch.random.get_rng_state()

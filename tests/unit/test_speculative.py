@@ -124,10 +124,32 @@ def test_from_the_command_line(tmp_path: Path, cli: Cli) -> None:
         (["--speculate", "--set", "decoding.block_ngrams=3"], "speculate: words are judged without block_ngrams"),
         (["--draft-words", 4], "--draft-words is for speculation: give --speculate as well"),
         (["--speculate", "--draft", 2], "draft 2: for 2-2 this run can draft at 1 decoder layers"),
-        (["--speculate", "--depth", "2-1"], "draft 1: for 2-1 this run can draft at no shallower depth"),
+        (["--speculate", "--draft", 1, "--depth", "2-1"], "draft 1: for 2-1 this run can draft at no shallower depth"),
         (["--speculate", "--engine", "ctranslate2"], "--speculate: not with --engine ctranslate2"),
         (["--precision", "bfloat16", "--engine", "ctranslate2"], "--precision: not with --engine ctranslate2"),
     ):
         code, _, error = cli("translate", GOLDEN, text, *wrong)
         assert code == 2
         assert message in error
+
+
+@pytest.mark.filterwarnings("default:speculation is off")
+def test_a_depth_that_cannot_draft_is_searched_plainly(tmp_path: Path, cli: Cli) -> None:
+    """A budget, `auto` and a selector may choose it."""
+    text = tmp_path / "text"
+    text.write_text("the first of May\ntwenty-three euros\n")
+    _, plain, _ = cli("translate", GOLDEN, text, "--beam", 1, "--depth", "2-1")
+    code, said, error = cli("translate", GOLDEN, text, "--speculate", "--depth", "2-1")
+    assert (code, said) == (0, plain)
+    assert "speculation is off: depth 2-1 has no shallower exit with 1 decoder layers" in error
+
+
+@pytest.mark.filterwarnings("default:speculation is off")
+def test_a_run_may_say_how_it_searches(tmp_path: Path, cli: Cli) -> None:
+    """What the command line does not ask for is the run's own choice, not off."""
+    text = tmp_path / "text"
+    text.write_text("the first of May\n")
+    ask = ["translate", GOLDEN, text, "--beam", 1]
+    _, _, error = cli(*ask, "--set", "decoding.beam=1", "--set", "decoding.speculate=true", "--depth", "2-1")
+    assert "speculation is off" in error
+    assert cli(*ask, "--set", "decoding.sample=true") == cli(*ask, "--sample") != cli(*ask)

@@ -56,6 +56,7 @@ def decode_timed(
     """Depths that were finished before in the same way are kept. `progress` counts sentences times depths."""
     device = str(run.device)
     settings = {"beam": beam, "batch": 1, "device": device, "machine": machine(device), "sentences": len(source)}
+    settings["precision"] = run.config.decoding.precision
     made = {"test_set": hash_of(source, reference), "weights": run.weights_hash, "key": run.key, **settings}
     begin(folder, made)
     scorer = Scorer(reference, run.config.tokenizer.lowercase)
@@ -84,8 +85,9 @@ def begin(folder: Path, made: dict[str, Any]) -> None:
     for name in ("outputs", "seconds"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     try:
-        same = json.loads(journal.read_text(encoding="utf-8")) == made
-    except (FileNotFoundError, ValueError):
+        before = json.loads(journal.read_text(encoding="utf-8"))
+        same = {"precision": made["precision"]} | before == made  # older ones say nothing of it
+    except (FileNotFoundError, ValueError, TypeError):
         same = False
     if not same:
         journal.unlink(missing_ok=True)

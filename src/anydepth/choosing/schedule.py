@@ -85,18 +85,26 @@ def fastest(count: int, tokens: int, chosen: Chosen) -> str:
 
 def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, guide: Guide) -> DecodingConfig:
     """With the drafts that calibration found best for so many sentences, or without any where it found none to pay or
-    never saw so many. Without calibration of this depth the settings stay as they are."""
-    depth = guide.run.plan(depth, guide.key).name
+    never saw so many. Without calibration of this depth the settings stay as they are, if it can draft so."""
+    plans = guide.run.plan(depth, guide.key)
+    depth = plans.name
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
-        if guide.calibrated and (known := {one.depth for one in guide.calibrated.speculation}):
-            elsewhere = f"drafts were calibrated at {', '.join(sorted(known))} (anydepth calibrate --drafts-at {depth})"
+        known = guide.run.model.policies["decoder"].plans(guide.key)
+        if decoding.draft not in known or decoding.draft >= len(plans.decoder):
+            return without_drafts(decoding, f"depth {depth} has no shallower exit with {decoding.draft} decoder layers")
+        if guide.calibrated and (tried := {one.depth for one in guide.calibrated.speculation}):
+            elsewhere = f"drafts were calibrated at {', '.join(sorted(tried))} (anydepth calibrate --drafts-at {depth})"
             warnings.warn(f"speculation may be slower than plain search at depth {depth}: {elsewhere}", stacklevel=2)
         return decoding
     if found.best and sentences <= found.batch:
         return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
-    where = f"at depth {depth} and batch {found.batch} plain search was as fast when calibrated"
     if sentences > found.batch:
-        where = f"at depth {depth} no batch of more than {found.batch} was calibrated"
-    warnings.warn(f"speculation is off: {where}", stacklevel=2)
+        return without_drafts(decoding, f"at depth {depth} no batch of more than {found.batch} was calibrated")
+    where = f"at depth {depth} and batch {found.batch}"
+    return without_drafts(decoding, f"{where} plain search was as fast when calibrated")
+
+
+def without_drafts(decoding: DecodingConfig, reason: str) -> DecodingConfig:
+    warnings.warn(f"speculation is off: {reason}", stacklevel=2)
     return replace(decoding, speculate=False)

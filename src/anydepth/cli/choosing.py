@@ -162,7 +162,9 @@ def selector(
     how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch, "jobs": jobs}
     if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
         print(f"The selector is in {folder}: {made.facts['seen']}.")
-        print(f"Next: anydepth selector {run} --evaluate, anydepth translate {run} --depth selector")
+        judged = f"anydepth selector {run} --evaluate"
+        used = f"anydepth translate {run} --depth selector"
+        print(f"Next: {judged}, {used}" if out is None else f"Next: {judged} --out {out}; as {run}/selector: {used}")
 
 
 @app.command()

@@ -95,8 +95,9 @@ def translate(
             raise UserError(f"--{name}: not with --engine {engine}")
     beam = 1 if beam is None and (speculate or exit is not None) else beam
     loaded = load_for(engine, run, device, settings or (), language)
-    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, "sample": sample, **sampling}
-    decoding |= {"speculate": speculate, "draft": draft, "draft_words": draft_words}
+    decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, **sampling}
+    decoding |= {"draft": draft, "draft_words": draft_words}
+    decoding |= {"sample": sample or None, "speculate": speculate or None}  # what was not asked for stays the run's own
     margin = margin_of(loaded, depth, exit, precision) if exit_margin is None else exit_margin
     decoding |= {"exit": exit, "exit_margin": margin}
     decoding["n_best"] = 1 if n_best is None else n_best

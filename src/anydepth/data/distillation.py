@@ -39,6 +39,9 @@ BLOCK = 4_000
 """Lines translated between two writes: enough for batches of like lengths, minutes of work at most on a GPU."""
 EMPTY_TRANSLATION = "empty translation"
 VERSION = 1
+LENGTHS = ("length_penalty", "max_ratio", "max_extra", "max_length", "min_length")
+SEARCH = ("beam", *LENGTHS, "block_ngrams", "precision", "exit", "exit_margin")
+"""Settings that change translations."""
 
 
 class Distilled(NamedTuple):
@@ -129,7 +132,7 @@ class Teacher:
         """All that the output depends on. The batch size changes speed, not translations."""
         if self.run.weights_hash is None:
             raise UserError("distillation needs a run that was loaded from a folder: its file of weights is recorded")
-        search = {name: self.decoding[name] for name in ("beam", "length_penalty", "max_ratio", "max_extra")}
+        search = {name: self.decoding[name] for name in SEARCH}
         weights, tokenizer = self.run.weights_hash, self.run.tokenizers.hash
         made = {"version": VERSION, "weights": weights, "tokenizer": tokenizer, "depth": self.depth, "key": self.key}
         return made | search | {"source": checksum(source), "block": block}

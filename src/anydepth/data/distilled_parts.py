@@ -85,11 +85,11 @@ def is_finished(files: Files, made_from: dict[str, Any]) -> bool:
 
 
 def refuse_changes(path: Path, record: dict[str, Any], made_from: dict[str, Any]) -> None:
-    before = record["made_from"]
+    """What was not recorded then may have been the same."""
     changes = [
-        f"{name} was {brief(before.get(name))} and is {brief(made_from.get(name))}"
-        for name in dict.fromkeys([*before, *made_from])
-        if before.get(name) != made_from.get(name)
+        f"{name} was {brief(before)} and is {brief(made_from.get(name))}"
+        for name, before in record["made_from"].items()
+        if before != made_from.get(name)
     ]
     if changes:
         raise UserError(f"{path} was made otherwise: {', '.join(changes)}; remove it, or choose another output")

@@ -87,7 +87,7 @@ class DecodingConfig:
     """Translations per sentence, best first; at most `beam` of them unless they are sampled."""
     speculate: bool = False
     """Greedy search in which a shallow exit drafts words that the full depth confirms several at a time: the same
-    translations in less time where drafts are good."""
+    translations in less time where drafts are good. (In bfloat16 and int8 but for rounding, which changes some.)"""
     draft: int = 1
     """Speculation: decoder layers of the exit that drafts. Where the run is calibrated, its choice comes first, unless
     a call gives this or the next."""

@@ -152,6 +152,8 @@ class CTranslate2Run(Run):
     ) -> list[list[Hypothesis]]:
         if decoding.sample:
             raise UserError("--sample: not with --engine ctranslate2")
+        if decoding.exit:
+            raise UserError("exit: CTranslate2 runs all layers for every word; set decoding.exit to 0")
         limits = decoding.max_lengths(torch.tensor([len(ids) for ids in sources])).clamp(
             max=self.config.model.max_positions
         )

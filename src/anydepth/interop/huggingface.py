@@ -14,7 +14,6 @@ import torch
 from tokenizers import processors
 from torch import Tensor, nn
 
-from anydepth.data.corpora import target_language
 from anydepth.errors import UserError
 from anydepth.files import new_folder, write_durably
 from anydepth.interop.unrolled import unrolled
@@ -147,7 +146,7 @@ def model_config(run: Run, model: Translator, kind: str) -> dict[str, Any]:
 
 def generation_config(run: Run) -> dict[str, Any]:
     """The run's own search, as far as there is a word for it."""
-    target, decoding = run.tokenizers.target, run.config.decoding
+    target, decoding, positions = run.tokenizers.target, run.config.decoding, run.config.model.max_positions
     return {
         "bos_token_id": target.bos,
         "eos_token_id": target.eos,
@@ -156,7 +155,7 @@ def generation_config(run: Run) -> dict[str, Any]:
         "forced_eos_token_id": None,
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty,
-        "max_new_tokens": decoding.max_length or run.config.model.max_positions // 2,
+        "max_new_tokens": min(decoding.max_length or positions // 2, positions),
         "min_new_tokens": decoding.min_length,
         "no_repeat_ngram_size": decoding.block_ngrams,
         "suppress_tokens": sorted({target.bos, target.pad} - {target.eos}),
@@ -167,8 +166,7 @@ def source_tokenizer(run: Run) -> str:
     """The tokenizer, which also writes the language's tag, if the run has one, and the end mark."""
     source = run.tokenizers.source
     inner = tokenizers.Tokenizer.from_str(source.json)
-    before = [source.tag(target_language(run.key))] if run.config.data.tags != "none" else []
-    marks = [(source.tokens[number], number) for number in (*before, source.eos)]
+    marks = [(source.tokens[number], number) for number in (*run.in_front(run.key), source.eos)]
     single = " ".join([*(name for name, _ in marks[:-1]), "$A", marks[-1][0]])
     inner.post_processor = processors.TemplateProcessing(single=single, special_tokens=marks)
     return inner.to_str(pretty=True)
@@ -180,5 +178,6 @@ def tokenizer_config(run: Run) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": cut + 1 if cut else run.config.model.max_positions,  # the end mark comes behind the cut
         "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # "<eos>" written in a text is text
         **{f"{name}_token": source.tokens[getattr(source, name)] for name in ("pad", "bos", "eos", "unk")},
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
+from anydepth.data.distilled_parts import read_json
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.texts import TestSet, check_readable
@@ -15,7 +16,7 @@ from anydepth.run import Run
 from anydepth.selecting.judgement import Judgement, judge
 from anydepth.selecting.labels import decode_depths, read_labels, seen_in_training
 from anydepth.selecting.model import SelectorConfig
-from anydepth.selecting.selector import Selector, load_selector, save, train_selector
+from anydepth.selecting.selector import Selector, load_selector, networks, save, train_selector
 from anydepth.selecting.side_by_side import label_side_by_side
 from anydepth.training.distributed import stay
 
@@ -33,6 +34,14 @@ def keep_pairs(pairs: TestSet, folder: Path) -> tuple[Path, Path]:
         elif read_lines(file) != lines:
             raise UserError(f"{folder} has labels of other sentences: remove it, or give another --out")
     return files
+
+
+def refuse_labels_of_others(run: Run, folder: Path) -> None:
+    """Of other weights: before the first depth is decoded, not at each that is there."""
+    for file in sorted((folder / "outputs").glob("*.json")):
+        made_from = (read_json(file) or {}).get("made_from", {})
+        if made_from.get("weights", run.weights_hash) != run.weights_hash:
+            raise UserError(f"{folder} has labels of other weights than those of {run.folder}: remove it")
 
 
 def make_selector(
@@ -53,7 +62,10 @@ def make_selector(
     """Labels the pairs, trains a selector on them and keeps it in the folder; nothing comes back to the other processes
     of torchrun, which only label. `dev` are pairs to fine-tune on; `jobs` processes label, and train networks."""
     config, ms = read(SelectorConfig, {}, settings, "selector"), read_times(run, times)
+    networks(run, config, wide)  # complains about settings that do not fit before any time is spent
     parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
+    for name in parts:
+        refuse_labels_of_others(run, folder / name)
     files = {name: keep_pairs(part, folder / name) for name, part in parts.items()}
     how: dict[str, Any] = {"beam": beam, "batch": batch, "block": block}
     with stay(str(run.device)) as ranks:

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from anydepth.config_reader import read
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Array
 from anydepth.files import write_atomically
+from anydepth.nn.layers import LayerConfig
 from anydepth.selecting.cheap import Cheap, fit_cheap
 from anydepth.selecting.labels import Labels, deepest_of, fast_first
 from anydepth.selecting.model import Kind, SelectorConfig, SelectorNet
@@ -46,6 +48,7 @@ NAME = "selector"
 FILE = "selector.toml"
 SCHEMA = 1
 CHEAP = ("length", "length and rarity")
+KINDS: tuple[Kind, ...] = ("ties", "quality")
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,17 @@ def source_of(run: "Run") -> Source:
     return Source(words, run.config.model.max_positions, run.device)
 
 
+def networks(run: "Run", config: SelectorConfig, wide: bool) -> list[tuple[Kind, SelectorConfig]]:
+    """Those to be trained, of each kind: with these settings, or a search around them."""
+    width = run.model.source.words.weight.shape[1]
+    try:
+        if not wide:
+            LayerConfig(width=config.width or width, ffn=config.ffn, heads=config.heads)  # may not fit together
+        return [(kind, one) for kind in KINDS for one in (candidates(config, kind, width) if wide else [config])]
+    except ValueError as error:
+        raise UserError(f"selector: {error}") from None
+
+
 def train_selector(
     run: "Run",
     labels: Labels,
@@ -124,11 +138,8 @@ def train_selector(
     """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
     `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at
     each depth."""
-    config, source = config or SelectorConfig(), source_of(run)
-    kinds: tuple[Kind, ...] = ("ties", "quality")
-    choices = {kind: candidates(config, kind, source.words.shape[1]) if wide else [config] for kind in kinds}
-    work = [(kind, one) for kind in kinds for one in choices[kind]]
-    found, tried = search(work, source, labels, jobs, progress)
+    source = source_of(run)
+    found, tried = search(networks(run, config or SelectorConfig(), wide), source, labels, jobs, progress)
     best: dict[str, Fitted] = {str(kind): fitted for kind, fitted in found.items()}
     used = "ties"
     if dev is not None:
@@ -170,7 +181,14 @@ def load_selector(run: "Run", folder: Path) -> Selector:
     file = folder / FILE
     if not file.is_file():
         raise UserError(f"{folder} has no selector: train it with anydepth selector {run.folder}")
-    facts = tomllib.loads(file.read_text(encoding="utf-8"))
+    try:
+        return read_selector(run, folder, tomllib.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder} is damaged ({error}): train the selector again") from None
+
+
+def read_selector(run: "Run", folder: Path, facts: dict[str, Any]) -> Selector:
+    file = folder / FILE
     if facts.get("schema", SCHEMA) > SCHEMA:
         raise UserError(f"{file}: was written by a newer anydepth")
     if facts["weights"] != (run.weights_hash or ""):

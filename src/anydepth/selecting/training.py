@@ -60,12 +60,14 @@ class Source(NamedTuple):
 
 
 def split(labels: Labels, share: float, seed: int) -> tuple[Labels, Labels]:
-    """Sentences to learn from, and those held out."""
+    """Sentences to learn from, and those held out, with all that are equal to them."""
     order = np.random.default_rng(seed).permutation(len(labels.ids))
-    held_out = max(1, round(share * len(order)))
-    if held_out >= len(order):
-        raise UserError(f"{len(order)} labelled sentences: expected at least 2, to learn from and to validate with")
-    return labels.take(order[held_out:]), labels.take(order[:held_out])
+    drawn = {tuple(labels.ids[row]) for row in order[: max(1, round(share * len(order)))]}
+    held_out = np.array([tuple(labels.ids[row]) in drawn for row in order], dtype=bool)
+    if held_out.all():
+        said = f"{len(set(map(tuple, labels.ids)))} different sentences among {len(order)} that are labelled"
+        raise UserError(f"{said}: expected at least 2, to learn from and to validate with")
+    return labels.take(order[~held_out]), labels.take(order[held_out])
 
 
 def search(

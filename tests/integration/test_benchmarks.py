@@ -1,0 +1,32 @@
+"""Benchmarks at tiny size: that they run. What they show is for larger runs to tell."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import Cli
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five kilometres"]
+
+
+def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
+    run, texts, out = tmp_path / "run", tmp_path / "text", tmp_path / "out.json"
+    shutil.copytree(ROOT / "tests" / "golden" / "model", run)
+    texts.write_text("".join(f"{line}\n" for line in TEXTS))
+    files = ["--source", str(texts), "--reference", str(texts)]
+    assert cli("evaluate", run, "--depths", "1-1,2-2", *files)[0] == 0
+    command = [sys.executable, "benchmarks/budget.py", str(run), *files, "--processor-time", str(texts)]
+    done = subprocess.run(
+        [*command, "--device", "cpu", "--budgets", "1e6", "2e6", "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(row["budget_ms"], row["in_time"]) for row in json.loads(out.read_text())] == [(1e6, 1.0), (2e6, 1.0)]
