@@ -14,6 +14,7 @@ import torch
 from conftest import Cli
 
 import anydepth
+from anydepth.calibrating.calibration import Calibration, Timing, keep, origin_of
 from anydepth.calibrating.timed import decode_timed
 from anydepth.config import loads
 from anydepth.data.builtin_corpora import Builtin
@@ -51,6 +52,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
     return anydepth.load(folder / "run", device="cpu")
+
+
+def calibrated(run: Run) -> Calibration:
+    """As measured with a beam of 1, at all depths but one."""
+    assert run.folder
+    timings = [
+        Timing(depth=depth, batch=1, base=0.0, slope=ms, error=0.0, ratios=[1.0], lengths=[])
+        for depth, ms in {"1-1": 0.1, "2-1": 0.2, "2-2": 0.4}.items()
+    ]
+    made = Calibration(
+        origin=origin_of(run, 1), made="2020-02-02", rounds=8, tokens=[10], timings=timings, speculation=[]
+    )
+    keep(made, run.folder)
+    run.guides.clear()
+    return made
 
 
 def test_killed_and_resumed_labels_are_the_same_files(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -129,15 +145,23 @@ def test_what_the_translation_model_has_seen(tmp_path: Path) -> None:
 
 def test_texts_are_translated_at_the_depths_that_were_chosen(run: Run, folder: Path, tmp_path: Path) -> None:
     labels = label(run, folder / "text.en", folder / "text.de", tmp_path / "labels", beam=1)
-    texts, run_ms = labels.texts[:12], dict(zip(DEPTHS, (1.0, 2.0, 3.0, 4.0)))
-    made, tried = train_selector(run, labels, TINY, ms=run_ms)
+    texts = labels.texts[:12]
+    made, tried = train_selector(run, labels, TINY)
     save(made, folder / "run" / "selector", tried)
     fresh = anydepth.load(folder / "run", device="cpu")
-    for depth, limit in (("selector", None), ("selector@2.5", 2.5)):
-        chosen = made.choose(labels.ids[:12], limit)
+    with pytest.raises(UserError, match="is not calibrated"):
+        fresh.translate(texts, "selector@2.5", beam=1)
+    known = calibrated(fresh)
+    for depth, chosen in {
+        "selector": made.choose(labels.ids[:12]),
+        "selector@2.5": made.choose_within(labels.ids[:12], 2.5, known),
+    }.items():
         expected = [run.translate([text], one, beam=1)[0] for text, one in zip(texts, chosen)]
-        assert fresh.translate(texts, depth, beam=1) == expected
-    assert sum(run_ms[depth] for depth in made.choose(labels.ids, 2.5)) <= 2.5 * len(labels.ids)
+        assert fresh.translate(texts, depth, beam=1, batch=1) == expected
+    chosen = made.choose_within(labels.ids, 2.5, known)
+    times = [known.predict(depth, len(ids), 1, None) for depth, ids in zip(chosen, labels.ids)]
+    assert sum(times) <= 2.5 * len(times)
+    assert {"2-2"} < set(chosen) <= set(known.depths)  # of those with known times
     assert fresh.translate(["", texts[0]], "selector", beam=1)[0] == ""
     with pytest.raises(UserError, match=r"line 2: .* tokens, but this model reads"):
         fresh.translate(["a", "a " * 3000], "selector", beam=1)
@@ -193,9 +217,8 @@ def test_times_of_another_precision_are_measured_again(run: Run, tmp_path: Path)
 def test_the_commands(cli: Cli, folder: Path) -> None:
     run, files = folder / "run", ["--source", folder / "text.en", "--reference", folder / "text.de"]
     common = [run, *files, "--beam", 1, "--device", "cpu"]
-    (folder / "times.json").write_text(json.dumps(dict(zip(DEPTHS, (1, 2, 3, 4)))))
     shared = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "anydepth"]
-    given = ["selector", *common, *QUICK, "--fine-tune", "--times", folder / "times.json"]
+    given = ["selector", *common, *QUICK, "--fine-tune"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     made = subprocess.run([*shared, *map(str, given)], env=environment, text=True, capture_output=True, timeout=120)
     assert made.returncode == 0, made.stderr
@@ -221,8 +244,11 @@ def test_the_commands(cli: Cli, folder: Path) -> None:
     code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector", "--budget-ms", 20)
     assert code == 2
     assert "depth selector: a budget chooses the depth; give one of the two, or selector@20" in err
-    code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector@0.5")
-    assert (code, err) == (2, "anydepth: 0.5 ms a sentence: the fastest depth takes 1 ms\n")
+    calibrated(anydepth.load(run, device="cpu"))
+    alone = ["--beam", 1, "--batch", 1, "--device", "cpu"]
+    code, _, err = cli("translate", run, folder / "text.en", "--depth", "selector@0.005", *alone)
+    assert code == 2
+    assert err.startswith("anydepth: 0.005 ms a sentence: the fastest depths take ")
 
 
 def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
@@ -241,9 +267,6 @@ def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
         assert code == 2
         assert "selector: " in err
         assert not (folder / "other").exists()  # nothing was decoded
-    (folder / "bad.json").write_text('{"1-1": 3}')
-    code, _, err = cli("selector", run, *files, "--times", folder / "bad.json")
-    assert (code, err) == (2, f"anydepth: {folder / 'bad.json'}: no time for depth 1-2\n")
     cli("selector", run, *files, *QUICK, "--beam", 1, "--sentences", 10, "--out", folder / "small")
     code, _, err = cli("selector", run, *files, *QUICK, "--beam", 1, "--sentences", 11, "--out", folder / "small")
     assert code == 2

@@ -117,7 +117,7 @@ def test_the_price_of_time_keeps_a_limit_and_no_more() -> None:
 
 
 def test_a_limit_that_no_depth_keeps_is_refused_with_the_fastest_time() -> None:
-    with pytest.raises(UserError, match="the fastest depth takes 2 ms"):
+    with pytest.raises(UserError, match="the fastest depths take 2 ms"):
         within(np.zeros((3, 2)), np.array([2.0, 5.0]), 1.0)
 
 

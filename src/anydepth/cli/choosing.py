@@ -120,9 +120,6 @@ def selector(
     sentences: Annotated[int, typer.Option(min=0, help="The first so many of them; 0 for all.")] = 50_000,
     search: Annotated[bool, typer.Option("--search", help="Try several sizes and losses.")] = False,
     fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Go on with the recipe's dev set.")] = False,
-    times: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Milliseconds by depth. Default: those of the run's grid.json.")
-    ] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Judge the selector instead; the texts are the test set, or given.")
     ] = False,
@@ -159,7 +156,7 @@ def selector(
         return print(f"The report is in {page}." if page else f"The figures are in {folder / 'judgement.json'}.")
     pairs = read_test_set(run, source, reference, language=language, on="train", sentences=sentences)
     dev = read_test_set(run, language=language, on="dev") if fine_tune else None
-    how: dict[str, Any] = {"wide": search, "dev": dev, "times": times, "beam": beam, "batch": batch, "jobs": jobs}
+    how: dict[str, Any] = {"wide": search, "dev": dev, "beam": beam, "batch": batch, "jobs": jobs}
     if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
         print(f"The selector is in {folder}: {made.facts['seen']}.")
         judged = f"anydepth selector {run} --evaluate"

@@ -1,6 +1,5 @@
 """What `anydepth selector` does, for a run in a folder."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from anydepth.config_reader import read
 from anydepth.data.distillation import BLOCK
 from anydepth.data.distilled_parts import read_json
 from anydepth.errors import UserError
-from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.texts import TestSet, check_readable
 from anydepth.files import read_lines, write_lines
 from anydepth.run import Run
@@ -53,7 +51,6 @@ def make_selector(
     settings: Sequence[str] = (),
     wide: bool = False,
     dev: TestSet | None = None,
-    times: Path | None = None,
     beam: int | None = None,
     batch: int | None = None,
     block: int = BLOCK,
@@ -61,7 +58,7 @@ def make_selector(
 ) -> Selector | None:
     """Labels the pairs, trains a selector on them and keeps it in the folder; nothing comes back to the other processes
     of torchrun, which only label. `dev` are pairs to fine-tune on; `jobs` processes label, and train networks."""
-    config, ms = read(SelectorConfig, {}, settings, "selector"), read_times(run, times)
+    config = read(SelectorConfig, {}, settings, "selector")
     networks(run, config, wide)  # complains about settings that do not fit before any time is spent
     parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
     for name in parts:
@@ -89,7 +86,7 @@ def make_selector(
     notes = {"seen": seen} | ({} if share is None else {"seen_share": share})
     with show("training the selector", "epochs" if jobs == 1 else "networks") as progress:
         selector, tried = train_selector(
-            run, labels, config, wide=wide, dev=each.get("dev"), ms=ms, notes=notes, jobs=jobs, progress=progress
+            run, labels, config, wide=wide, dev=each.get("dev"), notes=notes, jobs=jobs, progress=progress
         )
     save(selector, folder, tried)
     return selector
@@ -101,32 +98,3 @@ def judge_selector(run: Run, pairs: TestSet, folder: Path, show: Show, beam: int
     check_readable(run, pairs)
     with show("judging", "sentences") as progress:
         return judge(run, selector, pairs.source, pairs.reference, folder, beam=beam, progress=progress)
-
-
-def read_times(run: Run, file: Path | None) -> dict[str, float] | None:
-    """Milliseconds of a sentence at each depth: from a JSON table, or from the run's depth grid if it has all."""
-    if file is not None:
-        return complete(run, parse_times(file), str(file))
-    grid_file = (run.folder or Path()) / "grid.json"
-    try:
-        grid = json.loads(grid_file.read_text(encoding="utf-8"))
-        times = {depth_name(cell): 1000 * cell["seconds"] / grid["sentences"] for cell in grid["cells"]}
-        return complete(run, times, str(grid_file))
-    except (OSError, ValueError, KeyError, UserError):
-        return None  # not evaluated yet, or in other languages or at fewer depths
-
-
-def parse_times(file: Path) -> dict[str, float]:
-    try:
-        times = json.loads(file.read_text(encoding="utf-8"))
-        return {str(depth): float(ms) for depth, ms in times.items()}
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file") from None
-    except (ValueError, AttributeError, TypeError):
-        raise UserError(f'{file}: expected a JSON table of milliseconds, such as {{"6-6": 20, "6-2": 9.5}}') from None
-
-
-def complete(run: Run, times: dict[str, float], where: str) -> dict[str, float]:
-    if missing := [depth for depth in run.depths() if depth not in times]:
-        raise UserError(f"{where}: no time for depth {missing[0]}")
-    return {depth: times[depth] for depth in run.depths()}

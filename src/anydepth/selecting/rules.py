@@ -17,19 +17,22 @@ def most_probable(probabilities: Array, full: int) -> Array:
 
 
 def at_price(quality: Array, ms: Array, price: float) -> Array:
-    """The best predicted quality less its price: `price` points for each millisecond."""
+    """The best predicted quality less its price: `price` points for each of the milliseconds, which are those of every
+    depth, or (sentences, depths)."""
     return (quality - price * ms).argmax(axis=1)
 
 
 def price_within(quality: Array, ms: Array, limit_ms: float) -> float:
     """The lowest price at which the sentences take at most `limit_ms` on average: among all choices that do, those at
     this price promise the best quality, but for the step at the limit (the price is a Lagrange multiplier)."""
-    fastest = float(ms.min())
+    ms = np.broadcast_to(ms, quality.shape)
+    fastest = float(ms.min(axis=1).mean())
     if limit_ms * ROUNDING < fastest:
-        raise UserError(f"{limit_ms:g} ms a sentence: the fastest depth takes {fastest:.3g} ms")
+        raise UserError(f"{limit_ms:g} ms a sentence: the fastest depths take {fastest:.3g} ms")
 
     def fits(price: float) -> bool:
-        return float(ms[at_price(quality, ms, price)].mean()) <= limit_ms * ROUNDING
+        chosen = at_price(quality, ms, price)[:, None]
+        return float(np.take_along_axis(ms, chosen, 1).mean()) <= limit_ms * ROUNDING
 
     if fits(0.0):
         return 0.0

@@ -22,7 +22,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from anydepth.calibrating.calibration import Calibration
 from anydepth.config_reader import read
+from anydepth.decoding.decoder import changed
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Array
 from anydepth.files import write_atomically
@@ -71,15 +73,6 @@ class Selector:
         """The network that `--depth selector` asks: the fine-tuned one where that was better on held-out sentences."""
         return str(self.facts["used"])
 
-    @property
-    def ms(self) -> Array:
-        """Of a sentence at each depth."""
-        if "ms" not in self.facts:
-            raise UserError(
-                "the selector knows no times: evaluate the run at all depths, then train it again, or give --times"
-            )
-        return np.array([self.facts["ms"][depth] for depth in self.depths])
-
     @cached_property
     def predictors(self) -> dict[str, Predictor]:
         return {name: Predictor(net) for name, net in self.nets.items()}
@@ -92,15 +85,22 @@ class Selector:
         """(sentences, depths) predicted chrF above that of full depth."""
         return self.predictors["quality"](ids).double().cpu().numpy()
 
-    def choose(self, ids: list[list[int]], limit_ms: float | None = None) -> list[str]:
-        """The depth of each sentence; with a limit the best predicted quality within it, on average."""
+    def choose(self, ids: list[list[int]]) -> list[str]:
+        """The depth of each sentence that is most probably among the best."""
         if not ids:
             return []
-        if limit_ms is None:
-            chosen = most_probable(self.probabilities(ids), self.full)
-        else:
-            chosen = within(self.gains(ids), self.ms, limit_ms)
-        return [self.depths[place] for place in chosen]
+        return [self.depths[place] for place in most_probable(self.probabilities(ids), self.full)]
+
+    def choose_within(self, ids: list[list[int]], limit_ms: float, known: Calibration, batch: int = 1) -> list[str]:
+        """The best predicted quality that takes so long a sentence, on average, among depths of known times."""
+        if not ids:
+            return []
+        places = [place for place, depth in enumerate(self.depths) if depth in known.depths]
+        if not places:
+            raise UserError(f"none of the selector's depths is calibrated: {', '.join(known.depths)} are")
+        depths = [self.depths[place] for place in places]
+        ms = np.array([[known.predict(depth, len(one), batch, None) / batch for depth in depths] for one in ids])
+        return [depths[place] for place in within(self.gains(ids)[:, places], ms, limit_ms)]
 
 
 # ---- training
@@ -130,14 +130,12 @@ def train_selector(
     *,
     wide: bool = False,
     dev: Labels | None = None,
-    ms: dict[str, float] | None = None,
     notes: dict[str, Any] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Selector, list[dict[str, Any]]]:
     """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
-    `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on; `ms` is the time of a sentence at
-    each depth."""
+    `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on."""
     source = source_of(run)
     found, tried = search(networks(run, config or SelectorConfig(), wide), source, labels, jobs, progress)
     best: dict[str, Fitted] = {str(kind): fitted for kind, fitted in found.items()}
@@ -147,7 +145,6 @@ def train_selector(
         used = "tuned" if better else "ties"
     facts: dict[str, Any] = {"schema": SCHEMA, "used": used, "depths": labels.depths, "key": run.key}
     facts |= {"weights": run.weights_hash or "", "best": labels.best, "sentences": len(labels.ids), **(notes or {})}
-    facts |= {"ms": ms} if ms else {}
     facts |= {name: asdict(fitted.config) for name, fitted in best.items()}
     cheap = {name: fit_cheap(labels, len(source.words), rarity=name != CHEAP[0]) for name in CHEAP}
     return Selector(labels.depths, {name: fitted.net for name, fitted in best.items()}, cheap, facts), tried
@@ -239,7 +236,12 @@ def outputs_at_chosen_depths(
         raise UserError(f"depth {depth}: the selector was not trained for {key}")
     ids = run.sources(texts, run.key)
     run.check_lengths(ids)
-    chosen = selector.choose(ids, limit)
+    if limit is None:
+        chosen = selector.choose(ids)
+    else:
+        decoding = changed(run.config.decoding, settings)
+        known = run.guide(decoding.beam, precision=decoding.precision).calibration
+        chosen = selector.choose_within(ids, limit, known, min(decoding.batch, len(texts)))
     results: list[list[Translation]] = [[] for _ in texts]
     before = 0
     for one in dict.fromkeys(chosen):
