@@ -59,6 +59,7 @@ def test_a_start_that_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> N
     deeper = config(folder, "model.encoder.layers=3", f"training.start_from={plain}")
     with pytest.raises(UserError, match=r"training.start_from: .*encoder.layers.2.* is missing"):
         train(deeper, tmp_path / "deeper", quiet=True)
+    assert not (tmp_path / "deeper" / "config.toml").exists()  # free for the next try
     with pytest.raises(UserError, match="is not a trained run"):
         train(config(folder, "training.start_from=nowhere"), tmp_path / "other", quiet=True)
 

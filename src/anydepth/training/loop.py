@@ -48,8 +48,10 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
     settings = config.training
     with no_run_if_refused(out, new=ranks.first and not resume):
         data = prepare(config, out, ranks, quiet)
-    torch.manual_seed(mixed(config.seed, 0))
-    model = data.build_model(config).to(ranks.device)
+        torch.manual_seed(mixed(config.seed, 0))
+        model = data.build_model(config).to(ranks.device)
+        if settings.start_from and not checkpoint.steps(out / "checkpoints"):
+            take_weights(model, settings.start_from)
     share_weights(model, ranks)
     optimizers = Optimizers(model, settings.optimizer, settings.depth_optimizer)
     with Journal(out, settings, quiet, ranks.first) as journal:
@@ -57,8 +59,6 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
         if resume:
             run.restore()
         warn_of_warmup(settings, journal)
-        if settings.start_from and run.progress.step == 0:
-            take_weights(model, settings.start_from)
         predictions = data.task.predictions(data.batches)
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
