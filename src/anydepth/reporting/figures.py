@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 # matplotlib wants numbers for colours, the page wants names: these are exchanged when the SVG is written
 INK, MUTED, RULE, PAPER, ACCENT = "#010101", "#020202", "#030303", "#040404", "#050505"
 BETTER, WORSE = "#070707", "#080808"
-SERIES = tuple(f"#0601{i:02}" for i in range(1, 7))
+SERIES = tuple(f"#0601{i:02}" for i in range(1, 11))
 THEME = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper", ACCENT: "--accent"} | {
     color: f"--series-{i}" for i, color in enumerate(SERIES, 1)
 }
