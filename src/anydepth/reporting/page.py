@@ -14,6 +14,7 @@ from anydepth.reporting import plots
 from anydepth.reporting.attention_page import AttentionPicture, attention_part
 from anydepth.reporting.choosing_page import ChoosingPart, choosing_part
 from anydepth.reporting.difficulty_page import DifficultyPart, difficulty_part
+from anydepth.reporting.figures import SERIES
 from anydepth.reporting.layers_page import LayersPart, layers_part
 from anydepth.reporting.training_page import curve_table, training_panels
 from anydepth.selecting.oracle import Oracle
@@ -98,9 +99,9 @@ class Page:
         measured = [record for record in firsts if record.grid]
         return measured if differ(measured, *keys) else measured[:1]
 
-    def place(self, run: str) -> int:
-        """Of a run among all, which decides its colour."""
-        return [record.name for record in self.records].index(run)
+    def series(self, run: str) -> int:
+        """The number of a run's colour, as figures give it by its place among all."""
+        return [record.name for record in self.records].index(run) % len(SERIES) + 1
 
 
 def begin(records: list[Record]) -> Page:

@@ -199,8 +199,8 @@ class Training:
             lines = validate(self.config, self.model, self.data, self.ranks.device)
             for line in lines:
                 self.journal.write({"step": self.progress.step, "kind": kind, "seconds": self.progress.seconds} | line)
-            by_score = self.settings.best == "score" and self.data.task.score
-            found = sum(-line[by_score] if by_score else line["loss"] for line in lines) / len(lines)
+            score = self.data.task.score if self.settings.best == "score" else None
+            found = sum(-line[score] if score else line["loss"] for line in lines) / len(lines)
         return agree(found, self.ranks)
 
     def compare(self) -> None:
