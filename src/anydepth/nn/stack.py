@@ -72,23 +72,20 @@ class Stack(nn.Module):
         state, context = memory or (None, None)
         return self.run(Layer.__call__, layer, x, gate, sees, state, sees_memory, slot, context, folded)
 
-    def layer(self, number: int) -> Layer:
-        found = self.layers[number]
-        assert isinstance(found, Layer)
-        return found
-
     def gates(self, plan: Plan, gates: Tensor | None) -> Sequence[Gate]:
         """Of each step."""
         if gates is None:
             return [None] * len(plan)
-        ends = [ends for number in plan.layers if (ends := self.layer(number).ends)]
+        layers = [self.layers[layer] for layer in plan.layers]
+        ends = [ends for layer in layers if isinstance(layer, Layer) and (ends := layer.ends)]
         if self.training and gates.dim() == 1 and len(ends) == len(plan):
             return scale_ends(ends, gates)
         return gates.unbind()  # one gradient for all, not one for each
 
     def folded(self, plan: Plan) -> list[Folded]:
         """The projections of each step, where layers read a context."""
-        foldable = [parts for number in plan.layers if (parts := self.layer(number).foldable)]
+        layers = [self.layers[layer] for layer in plan.layers]
+        foldable = [parts for layer in layers if isinstance(layer, Layer) and (parts := layer.foldable)]
         return fold(foldable) if foldable else []
 
     def begin(self, layer: int, x: Tensor, gate: Tensor | None, sees: Sees) -> Tensor:
@@ -101,11 +98,15 @@ class Stack(nn.Module):
 
     def hold(self, layer: int, slot: AnySlot, memory: Memory) -> None:
         """Prepares the memory for a layer's attention ahead of the first word."""
-        self.layer(layer).hold(slot, memory.state, memory.context)
+        chosen = self.layers[layer]
+        assert isinstance(chosen, Layer)
+        chosen.hold(slot, memory.state, memory.context)
 
     def remember(self, layer: int, x: Tensor, slot: AnySlot) -> None:
         """What later words attend to of one that skips this layer in state x."""
-        self.layer(layer).remember(x, slot)
+        chosen = self.layers[layer]
+        assert isinstance(chosen, Layer)
+        chosen.remember(x, slot)
 
     def run(self, part: Callable[..., Any], layer: int, *given: Any) -> Any:
         if not self.training:
