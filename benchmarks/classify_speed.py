@@ -137,6 +137,8 @@ def measure(
         run_all, depths = make_pass(system, batches)
         making = 1000 * (time.perf_counter() - start) / len(cuts)
         system.figures[f"batch {batch}"] = {"making_ms": making, "flops": flops_of(system, batches, depths())}
+        for one in batches:
+            system.run.answering.prepare(one, system.run.plan(), system.rule)
         passes.append(run_all)
     for number in range(rounds + 1):
         for place, run_all in enumerate(passes):

@@ -1,5 +1,6 @@
 """On a GPU: classifiers that read in fixed places, as CUDA graphs, against the same kernel by kernel."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from conftest import PAD
 
 from anydepth.classifying.answering import Answering, Coming, answer, in_order
 from anydepth.classifying.labels import labelled
+from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.nn.perword import lay_out
@@ -40,22 +42,46 @@ def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, hal
         found = answering(batch, model.plan()).logits
         tolerance = 0.1 * float(expected.abs().max()) if half else 1e-4
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
-    assert len(answering.places.made) == 5
+    # nothing is recorded twice for who waits
+    assert [len(lane.made) for lane in answering.lanes.all] == [5, 0]
 
 
 @pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
 def test_nobody_has_to_wait_for_an_answer_before_the_next_batch(depth: Any) -> None:
     """They share the places and the recorded work."""
     model, random = tiny_classifier(depth, LAYERS, width=32, max_positions=600).cuda(), np.random.default_rng(0)
-    lengths, answering, batches = np.array([300, 20, 1, 77]), Answering(model, half=True), []
-    for _ in range(12):
-        ids = [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in lengths]
-        batch = labelled(ids, PAD, "")
-        if isinstance(depth, PerWordConfig):
-            depths = random.integers(1, LAYERS + 1, lengths.sum())
-            batch = batch._replace(words=lay_out(depths, lengths, batch.source.shape[1]))
-        batches.append(batch)
+    answering, batches = Answering(model, half=True), [drawn(random, depth, [300, 20, 1, 77]) for _ in range(12)]
     alone = [answering(batch, model.plan()).logits.tolist() for batch in batches]
     stream = ((number, Coming(answering(batch, model.plan()))) for number, batch in enumerate(batches))
     assert [found.logits.tolist() for _, found in in_order(stream)] == alone
     assert len({str(logits) for logits in alone}) == len(batches)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
+def test_batches_read_at_the_same_time_do_not_meet(depth: Any, half: bool) -> None:
+    """They share the weights only, and their answers, freed at once, stay until they are used."""
+    model, random = tiny_classifier(depth, LAYERS, width=32, max_positions=600).cuda(), np.random.default_rng(0)
+    sizes = [[300, 20, 1, 77], [64] * 9, [200] * 40, [5], [280, 30, 3, 80], [300] * 30]
+    answering, batches = Answering(model, half), [drawn(random, depth, each) for each in 3 * sizes]
+    alone = [(2 * answering(batch, model.plan()).logits).tolist() for batch in batches]
+    for batch in batches:
+        answering.prepare(batch, model.plan())
+    assert len({str(logits) for logits in alone}) == len(batches)
+    for _ in range(3):
+        torch.cuda.synchronize()
+        before = [lane.answered for lane in answering.lanes.all]
+        for lane in answering.lanes.all:
+            with torch.cuda.stream(lane.stream):
+                torch.cuda._sleep(500_000_000)  # until all are asked; then both lanes have many to read
+        found = [2 * answering(batch, model.plan()).logits for batch in batches]
+        assert [logits.tolist() for logits in found] == alone
+    assert all(lane.answered is not event for lane, event in zip(answering.lanes.all, before))
+
+
+def drawn(random: np.random.Generator, depth: Any, sizes: Sequence[int]) -> LabelledBatch:
+    batch = labelled([random.integers(PAD + 1, VOCABULARY, size).tolist() for size in sizes], PAD, "")
+    if not isinstance(depth, PerWordConfig):
+        return batch
+    depths = random.integers(1, LAYERS + 1, sum(sizes))
+    return batch._replace(words=lay_out(depths, np.array(sizes), batch.source.shape[1]))

@@ -1,11 +1,20 @@
-"""Batches that are asked about before earlier answers are read."""
+"""What is asked about batches, and batches that are asked about before earlier answers are read."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import pytest
 import torch
+from classifiers import tiny_classifier
+from conftest import PAD
 
-from anydepth.classifying.answering import AHEAD, Answer, Coming, in_order
+from anydepth.classifying.answering import AHEAD, Answer, Answering, Coming, in_order
+from anydepth.classifying.labels import labelled
+from anydepth.classifying.word_places import Lanes
+from anydepth.depth.full import FullConfig
+from anydepth.depth.perword import PerWordConfig
+from anydepth.nn.perword import lay_out
 
 
 class Late(NamedTuple):
@@ -51,3 +60,22 @@ def test_what_is_there_is_not_held_back() -> None:
     for number, (logits, depths) in in_order(ask()):
         assert asked[-1] == number == int(logits)
         assert depths is not None
+
+
+@pytest.mark.parametrize("depth", [FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep")])
+def test_answers_of_all_lanes_are_those_of_the_ordinary_way(depth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, lengths = tiny_classifier(depth, 3).eval(), np.array([4, 2])
+    answering, batch = Answering(model, half=False), labelled([[5, 6, 7, 8], [9, 5]], PAD, "")
+    if isinstance(depth, PerWordConfig):
+        batch = batch._replace(words=lay_out(np.array([1, 3, 2, 1, 2, 1]), lengths, 4))
+    expected = answering(batch, model.plan())
+    (lane,) = answering.lanes.all  # on a CPU
+    assert not lane.made
+    monkeypatch.setattr(answering, "lanes", Lanes(model, 2))
+    monkeypatch.setattr(answering, "records", lambda rule: True)
+    answering.prepare(batch, model.plan())
+    assert [len(lane.made) for lane in answering.lanes.all] == [1, 1]
+    replayed = [answering.replay(batch, model.plan(), lane) for lane in answering.lanes.all]
+    for found in (*replayed, answering(batch, model.plan())):
+        torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.depths, expected.depths)

@@ -11,7 +11,7 @@ from conftest import PAD
 from anydepth.classifying import word_places
 from anydepth.classifying.answering import answer
 from anydepth.classifying.labels import labelled
-from anydepth.classifying.word_places import PARTS, PlacesByShape, Shape, Sorted, WordPlaces
+from anydepth.classifying.word_places import PARTS, Lanes, PlacesByShape, Shape, Sorted, WordPlaces
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import LatentConfig
@@ -138,6 +138,31 @@ def test_the_shape_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPat
         places.read(model.plan().encoder, True, np.array(ids), np.ones(size, dtype=np.int64), np.array([size]))
         shapes.append(Shape.of(np.array([size])))
     assert [shape for _, _, shape in places.made] == [shapes[0], shapes[3]]
+
+
+def test_another_lane_is_taken_only_while_those_before_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, busy = Lanes(tiny_classifier(PerWordConfig(), LAYERS).eval(), 3), set()
+    monkeypatch.setattr(PlacesByShape, "is_idle", lambda lane: lane not in busy)
+
+    def ask() -> int:
+        lane = lanes.next()
+        busy.add(lane)
+        return lanes.all.index(lane)
+
+    for _ in range(2):  # who waits for every answer
+        assert ask() == 0
+        busy.clear()
+    assert [ask() for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    busy.remove(lanes.all[2])
+    assert [ask() for _ in range(4)] == [2, 1, 0, 2]
+
+
+def test_on_a_cpu_nothing_is_at_work_once_it_is_asked() -> None:
+    model = tiny_classifier(PerWordConfig(), LAYERS).eval()
+    (ids,), places = texts([9]), PlacesByShape(model)
+    places.read(model.plan().encoder, True, np.array(ids), np.ones(9, dtype=np.int64), np.array([9]))
+    assert places.stream is None
+    assert places.is_idle()
 
 
 def test_shapes_waste_little() -> None:

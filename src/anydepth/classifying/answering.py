@@ -1,6 +1,7 @@
 """What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py).
 
-Nobody waits for a GPU that is asked. Whoever asks about several batches prepares the next one while it is at work.
+Nobody waits for a GPU that is asked. Whoever asks about several batches prepares the next one while it is at work, and
+it begins with one before it is done with the last.
 """
 
 import copy
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anydepth.classifying.leaving import Rule, leave_early
-from anydepth.classifying.word_places import PlacesByShape
+from anydepth.classifying.word_places import Lanes, PlacesByShape
 from anydepth.data.collate import mapped
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
@@ -27,6 +28,8 @@ RECORD = True
 tests/parity/test_recorded_words.py to tell."""
 AHEAD = 2
 """Batches asked about at most before the answer to an earlier one is read."""
+LANES = 2
+"""Batches that a GPU reads at the same time, at most."""
 Item = TypeVar("Item")
 
 
@@ -37,23 +40,33 @@ class Answer(NamedTuple):
 
 
 class Answering:
-    """Of one classifier, with weights in bfloat16 on a GPU if `half`, as they were trained there."""
+    """Of one classifier, with weights in bfloat16 on a GPU if `half`, as they were trained there. They must stay as
+    they are from the first batch on."""
 
     def __init__(self, model: Classifier, half: bool) -> None:
         self.model, self.half, self.device = model, half, model.output.weight.device
 
     @cached_property
-    def places(self) -> PlacesByShape:
-        return PlacesByShape(copy.deepcopy(self.model).bfloat16() if self.half else self.model)
+    def lanes(self) -> Lanes:
+        model = copy.deepcopy(self.model).bfloat16() if self.half else self.model
+        return Lanes(model, LANES if self.device.type == "cuda" else 1)
 
     @torch.no_grad()
     def __call__(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
         """Of a padded batch on the host."""
         if self.records(rule):
-            return self.replay(batch, plans)
+            return self.replay(batch, plans, self.lanes.next())
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half and self.device.type == "cuda"):
             return answer(self.model, batch, plans, rule)
+
+    def prepare(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> None:
+        """Takes the time now that a batch takes only once; where it is recorded, in all lanes."""
+        if not self.records(rule):
+            self(batch, plans, rule)
+            return
+        for lane in self.lanes.all:
+            self.replay(batch, plans, lane)
 
     def records(self, rule: Rule | None) -> bool:
         layer = self.model.config.layer
@@ -63,7 +76,7 @@ class Answering:
         known = rule is None and self.model.depths_are_known
         return RECORD and self.device.type == "cuda" and available() and attends and known
 
-    def replay(self, batch: LabelledBatch, plans: Plans) -> Answer:
+    def replay(self, batch: LabelledBatch, plans: Plans, lane: PlacesByShape) -> Answer:
         source, words, policy = batch.source.numpy(), batch.words, self.model.encoder_depth
         refresh = policy.refresh if isinstance(policy, PerWord) else True
         if words is None:
@@ -73,7 +86,7 @@ class Answering:
         else:
             tokens, lengths = source.ravel()[words.places.numpy()], np.diff(words.starts.numpy())
             depths = words.depths.numpy()
-        logits = self.places.read(plans.encoder, refresh, tokens, depths, lengths)
+        logits = lane.read(plans.encoder, refresh, tokens, depths, lengths)
         return Answer(logits, None if words is None else words.depths)
 
 

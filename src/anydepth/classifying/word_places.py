@@ -12,10 +12,13 @@ recorded for a few more rows than run, and what it computes for these is never s
 
 A plain classifier is the one whose words all run through all layers. They stand text by text then, as flash attention
 wants them.
+
+In the upper layers few words run, too few to keep a GPU busy. So several batches are read at the same time, each in
+places of its own (`Lanes`), by the same weights.
 """
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -214,19 +217,54 @@ class WordPlaces:
 
 
 class PlacesByShape:
-    """Of one classifier, made at first sight."""
+    """Of one classifier, made at first sight. On a GPU they are filled, recorded and read on a stream of their own."""
 
     def __init__(self, model: Classifier) -> None:
         device = model.output.weight.device
-        self.model, self.recorder = model, Recorder() if device.type == "cuda" else None
+        self.model, self.stream = model, torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.recorder = Recorder(self.stream) if self.stream else None
+        if self.stream:  # the weights may still be on their way
+            self.stream.wait_stream(torch.cuda.current_stream(device))
         self.made: OrderedDict[object, WordPlaces] = OrderedDict()
+        self.answered: torch.cuda.Event | None = None
+
+    def is_idle(self) -> bool:
+        return self.answered is None or self.answered.query()
 
     def read(self, plan: Plan, refresh: bool, tokens: Array, depths: Array, lengths: Array) -> Tensor:
-        shape = Shape.of(lengths)
+        """Logits for the stream of whoever asks. It waits for them, and for the last use of weights that it may free
+        next; nothing here waits for it, which may be waiting for other places."""
+        if self.stream is None:
+            return self.of_shape(plan, refresh, Shape.of(lengths)).read(tokens, depths, lengths)
+        asking = torch.cuda.current_stream(self.stream.device)
+        with torch.cuda.stream(self.stream):
+            logits = self.of_shape(plan, refresh, Shape.of(lengths)).read(tokens, depths, lengths)
+        self.answered = self.stream.record_event()
+        asking.wait_event(self.answered)
+        logits.record_stream(asking)  # their memory is this stream's, which must not use it again before they are read
+        return logits
+
+    def of_shape(self, plan: Plan, refresh: bool, shape: Shape) -> WordPlaces:
         key = (plan, refresh, shape)
         if key not in self.made:
             while len(self.made) >= MOST:
                 self.made.popitem(last=False)
             self.made[key] = WordPlaces(self.model, plan, refresh, shape, self.recorder)
         self.made.move_to_end(key)
-        return self.made[key].read(tokens, depths, lengths)
+        return self.made[key]
+
+
+class Lanes:
+    """Places for batches that are read at the same time."""
+
+    def __init__(self, model: Classifier, count: int) -> None:
+        self.all = [PlacesByShape(model) for _ in range(count)]
+        self.by_turn = deque(self.all)
+        """The one asked longest ago first."""
+
+    def next(self) -> PlacesByShape:
+        """The first with nothing to do: for whoever waits for every answer, all is recorded only there."""
+        lane = next((lane for lane in self.all if lane.is_idle()), self.by_turn[0])
+        self.by_turn.remove(lane)
+        self.by_turn.append(lane)
+        return lane

@@ -125,7 +125,7 @@ def timed(
 ) -> tuple[list[Answer], float]:
     """The answers, and the seconds they took after one batch to warm up; where batches are recorded, after all."""
     for batch in batches if answering.records(rule) else batches[:1]:
-        answering(batch, plans, rule)
+        answering.prepare(batch, plans, rule)
     start = time.perf_counter()
     found = [answering(batch, plans, rule) for batch in batches]
     if found[-1].logits.is_cuda:

@@ -9,8 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 class Recorder:
     """Makes CUDA graphs that share their memory: what one leaves there is used before another begins."""
 
-    def __init__(self) -> None:
-        self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Graphs to be replayed while other recorders' are at work are given the stream that they are replayed on."""
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), stream or torch.cuda.Stream()
         self.made = 0
         """Graphs so far."""
 
@@ -23,7 +24,9 @@ class Recorder:
             with torch.cuda.stream(self.stream):
                 work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
             torch.cuda.current_stream().wait_stream(self.stream)
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # others may use the GPU
+            # Waits for all that the GPU was asked; other threads may use it. On our stream, too: cuBLAS has memory for
+            # each stream, and graphs that were recorded on one could not run at the same time.
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 work()
         return graph.replay
 
