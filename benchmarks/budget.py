@@ -90,7 +90,8 @@ def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) ->
     options, longest = run.guide(beam).options, max(len(ids) for ids in run.sources(source, run.key))
     times = {depth: options.calibration.predict(depth, longest) for depth in options.depths}
     least, most = min(times.values()), times[options.depths[0]]
-    return [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
+    found = [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
+    return list(dict.fromkeys(found))  # the fastest depth may be the best one
 
 
 def ask(

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from conftest import Cli
+
+from anydepth.chain.planning import planned
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five kilometres"]
@@ -30,3 +33,20 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [(row["budget_ms"], row["in_time"]) for row in json.loads(out.read_text())] == [(1e6, 1.0), (2e6, 1.0)]
+
+
+def test_what_is_reproduced_is_what_the_chains_make() -> None:
+    script = (ROOT / "benchmarks" / "reproduce.sh").read_text()
+    chains = re.findall(r"^ +chain (\S+) (\S+) (\S+)$", script, re.M)
+    made = {folder: {work.name for work in planned(ROOT / "recipes" / of / f"{name}.toml", Path("out") / folder)}
+            for of, name, folder in chains}  # fmt: skip
+    assert set(made) == {"imdb", "trec", "choosing", "multiscale", "summaries", "latent"}
+    listed = re.search(r"local runs=\(([^)]*)\)", script)
+    assert listed is not None
+    assert set(listed[1].split()) <= made["imdb"]
+    several = re.search(r'"\$out"/trec/\{([^}]*)\}', script)
+    assert several is not None
+    assert set(several[1].split(",")) <= made["trec"]
+    assert set(re.findall(r"\$out/(\w+)/(\w+)", script)) == {("imdb", "mlm"), ("choosing", "tied")}
+    assert "mlm" in made["imdb"]
+    assert "tied" in made["choosing"]

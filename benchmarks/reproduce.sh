@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The comparisons of docs/results.md again, on one NVIDIA GPU:
+#
+#     bash benchmarks/reproduce.sh OUT words            depth per word: IMDB, TREC (models/minilm: recipes/depth-adaptive)
+#     bash benchmarks/reproduce.sh OUT choosing         a tied model; its speed, drafts, selector, budgets
+#     bash benchmarks/reproduce.sh OUT multiscale latent
+#
+# Run where data/ is. Trainings go side by side; what is timed comes after them, alone. Finished stages are skipped, so
+# the same command goes on after a stop; what fails is said in the end, and the rest is done. Logs: OUT/*.txt.
+# JOBS (6): trainings at a time. TINY: further arguments of every chain, such as "--set training.steps=2".
+set -uo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+out=$1 && shift
+jobs=${JOBS:-6}
+read -ra tiny <<< "${TINY:-}"
+mkdir -p "$out" && : > "$out/failed"
+export PYTHONUNBUFFERED=1
+
+# a name for the log, then a command
+step() {
+    echo "$(date +%T) $1"
+    "${@:2}" > "$out/$1.txt" 2>&1 || echo "$1" >> "$out/failed"
+}
+anydepth() { python3 -m anydepth "$@"; }
+chain() { step "chain-$1-$2" anydepth chain "$here/recipes/$1/$2.toml" --out "$out/$3" --jobs "$jobs" "${tiny[@]}"; }
+benchmark() { step "$1" python3 "$here/benchmarks/$2.py" "${@:3}"; }
+# processes share the GPU with it, and take turns without it
+side_by_side() { nvidia-cuda-mps-control -d > /dev/null 2>&1; }
+alone() { wait; echo quit | nvidia-cuda-mps-control > /dev/null 2>&1; }
+
+words() {
+    side_by_side
+    chain depth-adaptive imdb-table imdb
+    chain depth-adaptive trec-table trec
+    step depths-one-at-a-time anydepth depths "$out/imdb/mlm" --method reconstruction --every 16 --compare \
+        --texts 2000 --out "$out/depths.jsonl"
+    alone
+    benchmark perword perword --device cuda --batches 1 8 32 128 --json "$out/perword.json" --picture "$out/perword.svg"
+    local runs=(plain plain_6 constant_3 constant_4 halting information_refresh information_keep joint_refresh joint_keep
+        even six information_6 reconstruction_refresh_0_1 reconstruction_keep_0_1 reconstruction_keep_0_2 exits)
+    benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" --json "$out/imdb-speed.json"
+    benchmark trec-speed classify_speed "$out"/trec/{plain,plain_6,information_joint_keep,exits} --json "$out/trec-speed.json"
+    for corpus in trec imdb; do
+        benchmark parity-$corpus finetune_parity "$here/recipes/depth-adaptive/$corpus.toml" --seeds 1 \
+            --json "$out/parity-$corpus.json"
+    done
+}
+
+choosing() {
+    local tied=$out/choosing/tied test=data/europarl-de-en/test other=data/europarl-multi/train.en-de
+    chain tied-multi choosing choosing
+    benchmark decoding decoding_speed "$tied" --source "$test.de.gz" --compiled --out "$out/decoding.json"
+    step calibrate anydepth calibrate "$tied" --beam 1 --batches 1,2,4,8,16,32,64 --drafts-at 6-6 --quick \
+        --source data/europarl-de-en/dev.de.gz
+    benchmark speculation speculation speed "$tied" --source "$test.de.gz" --out "$out/speculation.json"
+    benchmark budget budget "$tied" --sentences 300 --out "$out/budget.json"
+    step selector anydepth selector "$tied" --beam 1 --batch 512 --jobs 4 --source "$other.de.gz" \
+        --reference "$other.en.gz" --sentences 60000 --search --fine-tune
+    step selector-judged anydepth selector "$tied" --beam 1 --evaluate --json
+    step confidence anydepth confidence "$tied"
+    side_by_side
+    for batch in 1 4 16; do
+        benchmark exact-$batch speculation exactness "$tied" --source "$test.de.gz" --batches $batch \
+            --sentences $((batch == 1 ? 300 : 2000)) --out "$out/exact-$batch.json" &
+    done
+    alone
+}
+
+multiscale() {
+    side_by_side
+    chain multiscale decisive multiscale
+    chain multiscale table6 summaries
+    alone
+    benchmark multiscale-speed multiscale_speed --out "$out/multiscale-speed.json"
+}
+
+latent() {
+    side_by_side
+    chain latent-depth decisive latent
+    alone
+    benchmark latent-speed latent_speed --out "$out/latent-speed.json"
+}
+
+for what in "$@"; do
+    case $what in
+    words | choosing | multiscale | latent) $what ;;
+    *) echo "$what: not one of words, choosing, multiscale, latent" >&2 && exit 2 ;;
+    esac
+done
+[ ! -s "$out/failed" ] || { echo "failed, see $out/*.txt:" $(cat "$out/failed") >&2; exit 1; }
