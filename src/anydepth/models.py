@@ -122,6 +122,7 @@ class Translator(Planned):
         if lower:
             top = read_by_sentence(source, self.pad, self.source, self.encoder, plan, gates, lower)
             return self.bridge(lambda _: [top], plans.decoder)
+        gates = None if gates is None else gates[: len(plan)]
         x = self.source(source, positions)
         return self.bridge(lambda read: self.encoder.states(x, plan, gates, sees, read, sees), plans.decoder)
 

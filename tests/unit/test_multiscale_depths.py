@@ -56,6 +56,20 @@ def test_a_shallow_decoder_does_not_compute_the_blocks_above() -> None:
     assert calls == [0, 1, 2]
 
 
+@pytest.mark.parametrize("bridge", [MultiscaleConfig(), MultiscaleConfig(encoder_context=False)], ids=str)
+def test_gates_of_blocks_that_a_shallow_decoder_does_not_read(bridge: MultiscaleConfig) -> None:
+    """Training may fold gates into weights; inference multiplies branches by them."""
+    layer = LayerConfig(width=16, ffn=24, heads=2, dropout=0.0)
+    stacks = {
+        "encoder": StackConfig(layers=6, depth=ReZeroConfig()),
+        "decoder": StackConfig(layers=3, depth=PrefixConfig()),
+    }
+    model = Translator(TranslatorConfig(layer=layer, bridge=bridge, **stacks), 23, 23, PAD).double()
+    torch.nn.init.normal_(model.encoder_depth.scale)
+    plans = model.plan("6-2")
+    torch.testing.assert_close(states(model.train(), plans), states(model.eval(), plans))
+
+
 @pytest.mark.parametrize("depth", [SubnetworkConfig(), LayerDropConfig(), LatentConfig(), ReZeroConfig()], ids=str)
 def test_decoder_layers_keep_their_blocks_under_every_policy(depth: DepthConfig) -> None:
     model = translator(MultiscaleConfig(), depth=depth)
