@@ -253,6 +253,30 @@ def test_a_finished_run_can_be_trained_longer(folder: Path, finished: Path, tmp_
     assert longer.keys() == straight.keys()
 
 
+@pytest.mark.parametrize("average", [1, 3])
+def test_a_run_that_is_trained_longer_keeps_its_best_weights(folder: Path, tmp_path: Path, average: int) -> None:
+    """Those of the validation, or of the mean, at its first end: later checkpoints must know about them."""
+    hot = "training.optimizer.learning_rate=0.5", "training.optimizer.schedule=constant", "training.validate_every=0"
+    settings, run = (*hot, f"training.average={average}"), tmp_path / "run"
+    train(config(folder, *settings), run, quiet=True)
+    best = min(line["loss"] for line in metrics(run) if line["kind"] in ("valid", "average"))
+    before = outcome(run)["model"]
+    hotter = "training.steps=13", "training.average=1", "training.optimizer.learning_rate=2.0"
+    train(config(folder, *settings, *hotter), run, resume=True, quiet=True)
+    assert metrics(run)[-1]["loss"] > best
+    assert outcome(run)["model"] == before
+
+
+def test_a_finished_run_of_an_earlier_version_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    """Its mark had the number of its last step alone."""
+    run, short = tmp_path / "run", config(folder, "training.steps=3", "training.average=1")
+    train(short, run, quiet=True)
+    (run / "checkpoints" / "finished").write_text("3")
+    before = all_files(run)
+    train(short, run, resume=True, quiet=True)
+    assert all_files(run) == before
+
+
 def test_an_existing_run_is_not_overwritten(folder: Path, finished: Path, tmp_path: Path) -> None:
     before = all_files(finished)
     with pytest.raises(UserError, match="already holds a run: give --resume"):

@@ -84,9 +84,9 @@ class Training(Work):
             return "made otherwise"
         if has_diverged(self.left):
             return "diverged"
-        saved, mark = checkpoint.steps(self.left / "checkpoints"), self.left / "checkpoints" / "finished"
-        finished = saved and mark.exists() and mark.read_text() == str(checkpoint.step_of(saved[-1]))
-        return "done" if finished else "interrupted"
+        folder = self.left / "checkpoints"
+        saved = checkpoint.steps(folder)
+        return "done" if saved and checkpoint.finished(folder, checkpoint.step_of(saved[-1])) else "interrupted"
 
     def changes(self) -> list[str]:
         """How the settings of the run that is there differ from those of the chain."""

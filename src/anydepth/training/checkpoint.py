@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from anydepth.errors import UserError
-from anydepth.files import checksum, flush, put_in_place
+from anydepth.files import checksum, flush, put_in_place, write_durably
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
+FINISHED = "finished"
 
 
 class Checkpoint(NamedTuple):
@@ -137,6 +138,21 @@ def damage(path: Path) -> str | None:
         if checksum(path / name) != sums.get(name):
             return f"{name} does not match its checksum"
     return None
+
+
+def mark_finished(folder: Path, progress: dict[str, Any]) -> None:
+    """The training has come to its end, and stands there."""
+    write_durably(folder / FINISHED, json.dumps(progress))
+
+
+def finished(folder: Path, step: int) -> dict[str, Any] | None:
+    """Where a training stood if it came to its end with this step, the one of its newest checkpoint."""
+    if not (folder / FINISHED).exists():
+        return None
+    progress = json.loads((folder / FINISHED).read_text())
+    if isinstance(progress, int):  # the step alone, as it was written once
+        progress = {"step": progress}
+    return progress if progress["step"] == step else None
 
 
 def weights_file(folder: Path, checkpoint: str) -> Path:

@@ -18,7 +18,6 @@ from anydepth.config import Config
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
-from anydepth.files import write_durably
 from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
@@ -122,7 +121,6 @@ class Training:
         guesses = max(1000, self.model.output.num_embeddings)  # a few labels: one batch may be all wrong
         self.window = Window(explosion=4 * math.log(guesses))
         self.checkpoints = self.out / "checkpoints"
-        self.finished_mark = self.checkpoints / "finished"
         self.saved_step = self.finished_step = 0
         for depth, store in product(self.settings.validate_depths, self.data.dev):
             self.model.plan(depth, store.key)  # better refused now than at the first validation
@@ -157,15 +155,16 @@ class Training:
             if damaged := checkpoint.steps(self.checkpoints):
                 self.journal.say(f"warning: no checkpoint is whole (of {len(damaged)}): the training begins again")
             return self.journal.rewind(0, 0)
-        finished = self.finished_mark.exists() and self.finished_mark.read_text() == str(found.step)
-        if agree(finished, self.ranks):
+        finished = checkpoint.finished(self.checkpoints, found.step)
+        if agree(finished is not None, self.ranks):
             self.finished_step = found.step
         else:
             self.journal.rewind(found.state["metrics"], found.step)
         checkpoint.load_weights(self.model, found.tensors["model"])
         self.optimizers.restore(found.tensors["optimizer"])
         self.data.seek(found.state["position"])
-        self.progress, self.saved_step = Progress(**found.state["progress"]), found.step
+        # what came after the last checkpoint may have been the best
+        self.progress, self.saved_step = Progress(**found.state["progress"] | (finished or {})), found.step
         self.window.begin(self.progress)
         if found.state["machine"] != machine():
             self.journal.say(f"warning: saved with {found.state['machine']}, resumed with {machine()}: bits may differ")
@@ -240,7 +239,7 @@ class Training:
         if not self.due(self.settings.validate_every):
             self.compare()
         self.try_average()
-        first_does(self.ranks, lambda: write_durably(self.finished_mark, str(step)))
+        first_does(self.ranks, lambda: checkpoint.mark_finished(self.checkpoints, asdict(self.progress)))
 
     def try_average(self) -> None:
         """The mean of the last checkpoints becomes the model if it is better than the best; the last if there is no
@@ -252,6 +251,7 @@ class Training:
         if len(last) > 1:
             checkpoint.load_weights(self.model, checkpoint.average(last))
             if (found := self.judge("average")) < self.progress.best or not self.data.dev:
+                self.progress.best, self.progress.best_step = found, self.progress.step
                 self.release()
                 self.journal.say(f"the mean of the last {len(last)} checkpoints is the model: {abs(found):.3f}")
         elif not self.data.dev:
