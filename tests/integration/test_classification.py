@@ -13,9 +13,13 @@ from safetensors.torch import load_file
 from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain import list_chain, run_chain
+from anydepth.classifying.answering import Answer, answer
+from anydepth.classifying.leaving import Rule
 from anydepth.config import Config, load
+from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.errors import UserError
 from anydepth.evaluation.labels import accuracy, sign_test
+from anydepth.plan import Plans
 from anydepth.run import load as load_run
 from anydepth.training.loop import train
 
@@ -157,6 +161,20 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     assert (code, "it does not translate" in err) == (2, True)
     code, _, err = cli("classify", trained, tmp_path / "in.txt", "--depth", "7")
     assert (code, "encoder depths 1, 2" in err) == (2, True)
+
+
+def test_probabilities_are_as_exact_where_logits_are_not(trained: Path) -> None:
+    """A GPU computes logits in bfloat16, which cannot tell 0.9985 from 1."""
+    run = load_run(trained)
+    run.classifier.output_bias.data.copy_(torch.tensor([0.0, 6.5]))
+
+    def rounded(batch: LabelledBatch, plans: Plans, rule: Rule | None) -> Answer:
+        with torch.autocast("cpu", torch.bfloat16):
+            return answer(run.classifier, batch, plans, rule)
+
+    run.__dict__["answering"] = rounded
+    for found in run.classify(["nine two one", "one five nine"]):
+        assert sum(found.probabilities.values()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_empty_texts_have_no_label(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:

@@ -64,7 +64,7 @@ def classify(
 
     together = batches([len(ids[number]) for number in todo], batch or MANY, MANY if batch else TOKENS)
     for numbers, found in in_order(map(ask, together)):
-        rows, read = found.logits.softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
+        rows, read = found.logits.float().softmax(-1).tolist(), words_of(run, [ids[n] for n in numbers], found.depths)
         for number, row, words in zip(numbers, rows, read):
             best = max(range(len(row)), key=row.__getitem__)
             results[number] = Labelling(names[best], row[best], dict(zip(names, row)), words)
