@@ -111,7 +111,7 @@ class EncoderModel(Planned):
         plans = self.encoder_depth.plans()
         deepest = plans[max(plans)].layers
         prefixes = all(plans.get(depth) == Plan(deepest[:depth]) for depth in range(1, len(deepest) + 1))
-        return prefixes and not self.gated
+        return prefixes and not self.gated and self.encoder.mix is None
 
     def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from classifiers import labelled_batch, tiny_classifier
+from classifiers import LABELS, VOCABULARY, labelled_batch, tiny_classifier
 from conftest import PAD
 from test_perword import masked_twin
 
@@ -18,8 +18,9 @@ from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.perword import HaltingConfig, PerWordConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
-from anydepth.encoder_models import Classifier
+from anydepth.encoder_models import Classifier, ClassifierConfig
 from anydepth.errors import UserError
+from anydepth.models import StackConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.halting import HaltingObjectiveConfig, halting, pseudo_labels
 from anydepth.objectives.single import single
@@ -159,3 +160,10 @@ def test_only_models_with_an_exit_at_every_layer_can_be_left_early() -> None:
     for depth in refused:
         with pytest.raises(UserError, match="an exit at every layer"):
             check_exits(tiny_classifier(depth))
+
+
+def test_what_is_mixed_after_the_layers_cannot_be_left_early() -> None:
+    """One layer is all there is to leave, but DLCL mixes its state with the words before anyone reads it."""
+    mixed = ClassifierConfig(labels=LABELS, encoder=StackConfig(layers=1, mix="dlcl"))
+    with pytest.raises(UserError, match="an exit at every layer"):
+        check_exits(Classifier(mixed, VOCABULARY, PAD))
