@@ -2,11 +2,14 @@
 
 import pytest
 import torch
-from conftest import random_batch, tiny_translator
+from conftest import FULL, random_batch, tiny_translator
 from torch import Tensor, nn
 
-from anydepth.depth import Full, LayerDrop, Prefix, Recurrent, ReZero, Subnetwork
-from anydepth.depth.rezero import ReZeroConfig
+from anydepth.depth.layerdrop import LayerDropConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.depth.rezero import ReZero, ReZeroConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig, TranslatorConfig
 from anydepth.nn.attention import Padded
@@ -58,24 +61,24 @@ def drawn(policy: nn.Module, count: int = 2000) -> list[Plan]:
 
 
 def test_limits_of_the_policies() -> None:
-    assert set(drawn(LayerDrop(5, drop=0.0))) == {Plan((0, 1, 2, 3, 4))}
-    assert set(drawn(Full(3))) == {Plan((0, 1, 2))}
-    assert set(drawn(Prefix(3))) == {Plan((0,)), Plan((0, 1)), Plan((0, 1, 2))}
-    assert set(drawn(Prefix(3, sample="full"))) == {Plan((0, 1, 2))}
-    assert set(drawn(Subnetwork(4, "left"))) == {Plan((0,)), Plan((0, 2)), Plan((0, 1, 2, 3))}
-    assert Recurrent(1, depth=3).plan(Request()) == Plan((0, 0, 0))
-    assert Recurrent(2, depth=5).plan(Request()) == Plan((0, 1, 0, 1, 0))
+    assert set(drawn(LayerDropConfig(drop=0.0).build(5))) == {Plan((0, 1, 2, 3, 4))}
+    assert set(drawn(FULL.build(3))) == {Plan((0, 1, 2))}
+    assert set(drawn(PrefixConfig().build(3))) == {Plan((0,)), Plan((0, 1)), Plan((0, 1, 2))}
+    assert set(drawn(PrefixConfig(sample="full").build(3))) == {Plan((0, 1, 2))}
+    assert set(drawn(SubnetworkConfig(strategy="left").build(4))) == {Plan((0,)), Plan((0, 2)), Plan((0, 1, 2, 3))}
+    assert RecurrentConfig(depth=3).build(1).plan(Request()) == Plan((0, 0, 0))
+    assert RecurrentConfig(depth=5).build(2).plan(Request()) == Plan((0, 1, 0, 1, 0))
 
 
 def test_layerdrop_drops_each_layer_as_often_as_told() -> None:
-    plans = drawn(LayerDrop(4, drop=0.3), 4000)
+    plans = drawn(LayerDropConfig(drop=0.3).build(4), 4000)
     for layer in range(4):
         kept = sum(layer in plan.layers for plan in plans) / len(plans)
         assert kept == pytest.approx(0.7, abs=0.03)
 
 
 def test_prefix_draws_every_depth_equally_often() -> None:
-    plans = drawn(Prefix(4), 4000)
+    plans = drawn(PrefixConfig().build(4), 4000)
     for depth in range(1, 5):
         assert sum(len(plan) == depth for plan in plans) / 4000 == pytest.approx(0.25, abs=0.03)
 

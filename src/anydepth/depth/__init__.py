@@ -1,14 +1,14 @@
 """One file per way of choosing which layers run. To add one: a file here, and its name in the union below."""
 
-from anydepth.depth.full import Full, FullConfig
+from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import Latent, LatentConfig
-from anydepth.depth.layerdrop import LayerDrop, LayerDropConfig
-from anydepth.depth.perword import PerWord, PerWordConfig
+from anydepth.depth.layerdrop import LayerDropConfig
+from anydepth.depth.perword import PerWordConfig
 from anydepth.depth.policy import Depth
-from anydepth.depth.prefix import Prefix, PrefixConfig
-from anydepth.depth.recurrent import Recurrent, RecurrentConfig
-from anydepth.depth.rezero import ReZero, ReZeroConfig
-from anydepth.depth.subnetwork import Subnetwork, SubnetworkConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.depth.rezero import ReZeroConfig
+from anydepth.depth.subnetwork import SubnetworkConfig
 
 DepthConfig = (
     FullConfig
@@ -21,16 +21,4 @@ DepthConfig = (
     | PerWordConfig
 )
 
-__all__ = [
-    "Depth",
-    "DepthConfig",
-    "Full",
-    "Latent",
-    "LatentConfig",
-    "LayerDrop",
-    "PerWord",
-    "Prefix",
-    "ReZero",
-    "Recurrent",
-    "Subnetwork",
-]
+__all__ = ["Depth", "DepthConfig", "Latent"]

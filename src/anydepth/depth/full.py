@@ -19,9 +19,5 @@ class FullConfig:
 
 
 class Full(Depth):
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layers = layers
-
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}

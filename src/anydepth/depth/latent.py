@@ -107,8 +107,8 @@ class LatentConfig:
 
 class Latent(Depth):
     def __init__(self, layers: int, config: LatentConfig) -> None:
-        super().__init__()
-        self.layers, self.config, self.keys = layers, config, config.keys
+        super().__init__(layers)
+        self.config, self.keys = config, config.keys
         # a parameter per row: in a step without a language Adam leaves that language's row alone
         rows = config.keys if config.per != "model" else ("",)
         self.logits = nn.ParameterList(nn.Parameter(torch.zeros(layers)) for _ in rows)

@@ -28,9 +28,8 @@ class LayerDropConfig:
 
 
 class LayerDrop(Depth):
-    def __init__(self, layers: int, drop: float = 0.2) -> None:
-        super().__init__()
-        self.layers = layers
+    def __init__(self, layers: int, drop: float) -> None:
+        super().__init__(layers)
         self.drop = drop
 
     def plans(self, key: str = "") -> dict[int, Plan]:

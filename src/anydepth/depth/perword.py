@@ -114,8 +114,8 @@ class PerWordConfig:
 
 class PerWord(Depth):
     def __init__(self, layers: int, config: PerWordConfig) -> None:
-        super().__init__()
-        self.layers, self.config = layers, config
+        super().__init__(layers)
+        self.config = config
         self.refresh = config.stopped == "refresh"
         self.halting = isinstance(config.estimate, HaltingConfig)
 

@@ -30,12 +30,15 @@ class Depth(nn.Module):
     is equal on every rank. There is no `if self.training` and no global random state.
     """
 
-    layers: int
-    """Layers (modules) the stack owns."""
     keys: tuple[str, ...] = ()
     """The keys (languages) that have plans of their own; none if all share theirs."""
     uniform = False
     """Whether training draws a depth each step; otherwise it runs the deepest plan."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = layers
+        """Layers (modules) the stack owns."""
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         """The deployable plans of a key, by depth."""
@@ -79,7 +82,8 @@ class Depth(nn.Module):
 class NoLayers(Depth):
     """In the place of a stack that a model does not have: always the empty plan."""
 
-    layers = 0
+    def __init__(self) -> None:
+        super().__init__(0)
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {0: Plan(())}

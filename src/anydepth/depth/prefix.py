@@ -21,9 +21,8 @@ class PrefixConfig:
 
 
 class Prefix(Depth):
-    def __init__(self, layers: int, sample: str = "uniform") -> None:
-        super().__init__()
-        self.layers = layers
+    def __init__(self, layers: int, sample: str) -> None:
+        super().__init__(layers)
         self.uniform = sample == "uniform"
 
     def plans(self, key: str = "") -> dict[int, Plan]:

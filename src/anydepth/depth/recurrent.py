@@ -27,9 +27,8 @@ class RecurrentConfig:
 
 
 class Recurrent(Depth):
-    def __init__(self, layers: int, depth: int = 6, sample: str = "full") -> None:
-        super().__init__()
-        self.layers = layers
+    def __init__(self, layers: int, depth: int, sample: str) -> None:
+        super().__init__(layers)
         self.depth = depth
         self.uniform = sample == "uniform"
 

@@ -23,8 +23,7 @@ class ReZeroConfig:
 
 class ReZero(Depth):
     def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layers = layers
+        super().__init__(layers)
         self.scale = nn.Parameter(torch.zeros(layers))
 
     def plans(self, key: str = "") -> dict[int, Plan]:

@@ -36,11 +36,8 @@ class SubnetworkConfig:
 
 
 class Subnetwork(Depth):
-    def __init__(
-        self, layers: int, strategy: str = "optimal", depths: tuple[int, ...] = (), sample: str = "uniform"
-    ) -> None:
-        super().__init__()
-        self.layers = layers
+    def __init__(self, layers: int, strategy: str, depths: tuple[int, ...], sample: str) -> None:
+        super().__init__(layers)
         self.uniform = sample == "uniform"
         self.assignment = assign(layers, strategy, depths)
 
@@ -48,7 +45,7 @@ class Subnetwork(Depth):
         return {depth: Plan(chosen) for depth, chosen in self.assignment.items()}
 
 
-def assign(layers: int, strategy: str = "optimal", depths: tuple[int, ...] | None = None) -> Assignment:
+def assign(layers: int, strategy: str = "optimal", depths: tuple[int, ...] = ()) -> Assignment:
     """The sub-network of every depth (all divisors by default), shallowest first."""
     if strategy not in STRATEGIES:
         raise UserError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
