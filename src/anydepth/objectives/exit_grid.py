@@ -61,13 +61,14 @@ class ExitGridConfig:
 
     def grid(self, model: Planned) -> list[Task]:
         """All pairs, the deepest last; the weights add up to 1."""
-        encoders, decoders = model.encoder_depth.plans(), model.decoder_depth.plans()
-        pairs = [Plans(encoders[n], decoders[m]) for n in sorted(encoders) for m in sorted(decoders)]
-        parts = {plan: len(encoders) - place if self.decay else 1 for place, plan in enumerate(sorted_plans(encoders))}
-        weights = [float(parts[plans.encoder]) for plans in pairs]
+        encoders, decoders = (in_order(policy.plans()) for policy in (model.encoder_depth, model.decoder_depth))
+        pairs = [Plans(encoder, decoder) for encoder in encoders for decoder in decoders]
+        parts = [len(encoders) - place if self.decay else 1 for place in range(len(encoders))]
+        weights = [float(part) for part in parts for _ in decoders]
         weights[-1] *= self.deepest
         return [Task(plans, weight / sum(weights)) for plans, weight in zip(pairs, weights)]
 
 
-def sorted_plans(plans: dict[int, Plan]) -> list[Plan]:
+def in_order(plans: dict[int, Plan]) -> list[Plan]:
+    """The shallowest first."""
     return [plans[depth] for depth in sorted(plans)]

@@ -43,27 +43,27 @@ class MultitaskConfig:
             raise ValueError("together must be at least 1")
 
     def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
-        encoders, decoders = self.weighted(model)
+        encoders, decoders = self.sides(model)
         return crossed(some(encoders, self.encoder_depths, encoder), some(decoders, self.decoder_depths, decoder))
 
     def choices(self, model: Planned) -> list[Tasks]:
         """The sets of tasks a step may draw, all equally likely; the mean over them is the sum over all tasks."""
-        encoders, decoders = self.weighted(model)
+        encoders, decoders = self.sides(model)
         return [
             crossed(chosen, others)
             for chosen in subsets(encoders, self.encoder_depths)
             for others in subsets(decoders, self.decoder_depths)
         ]
 
-    def weighted(self, model: Planned) -> tuple[Side, Side]:
+    def sides(self, model: Planned) -> tuple[Side, Side]:
         """The plans of both sides, the shallowest first, with their weights, which are 1 on average."""
         return (
-            weighted(model.encoder_depth.plans(), self.encoder_weights, "encoder_weights"),
-            weighted(model.decoder_depth.plans(), self.decoder_weights, "decoder_weights"),
+            with_weights(model.encoder_depth.plans(), self.encoder_weights, "encoder_weights"),
+            with_weights(model.decoder_depth.plans(), self.decoder_weights, "decoder_weights"),
         )
 
 
-def weighted(plans: dict[int, Plan], weights: tuple[float, ...], setting: str) -> Side:
+def with_weights(plans: dict[int, Plan], weights: tuple[float, ...], setting: str) -> Side:
     if weights and len(weights) != len(plans):
         raise UserError(
             f"training.objective.{setting}: {len(weights)} weights for {len(plans)} depths"
