@@ -414,6 +414,15 @@ def test_validation_at_several_depths(folder: Path, tmp_path: Path) -> None:
     assert all(0 <= line["bleu"] <= 100 and 0 <= line["chrf"] <= 100 for line in lines)
 
 
+def test_validation_is_plain_greedy_search_whatever_the_settings_of_decoding(folder: Path, tmp_path: Path) -> None:
+    """Some of which a shallow depth, or the device of the training, would refuse."""
+    changes = "training.validate_depths=['1-1', '2-2']", "training.validate_sentences=20", "training.average=1"
+    plain = train(config(folder, *changes), tmp_path / "plain", quiet=True)
+    fast = "decoding.beam=1", "decoding.exit=1", "decoding.exit_margin=0.0", "decoding.precision=int8"
+    run = train(config(folder, *changes, *fast), tmp_path / "fast", quiet=True)
+    assert metrics(run) == metrics(plain)
+
+
 def scalars(run: Path) -> dict[str, list[int]]:
     """What TensorBoard would show: the steps of every curve."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

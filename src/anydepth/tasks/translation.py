@@ -18,6 +18,9 @@ from anydepth.encoder_models import Model
 from anydepth.evaluation.metrics import score
 from anydepth.run import Run
 
+GREEDY = {"beam": 1, "sample": False, "speculate": False, "exit": 0, "precision": "float32"}
+"""Search settings that every depth and every device can do, and that let weights be compared."""
+
 
 class Translation:
     further_tokens: tuple[str, ...] = ()
@@ -49,7 +52,7 @@ class Translation:
         run.record = False
         pairs = self.usable(run, read_pairs(corpus, "dev", Skips()), corpus.key, wanted)
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-        return self.judge(run, sources, references, {"depth": depth, "beam": 1, "sample": False})
+        return self.judge(run, sources, references, {"depth": depth, **GREEDY})
 
     def judge(self, run: Run, sources: list[str], references: list[str], search: dict[str, Any]) -> dict[str, float]:
         found = score(run.translate(sources, **search), references, self.config.tokenizer.lowercase)
