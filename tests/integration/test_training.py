@@ -192,6 +192,19 @@ def test_without_a_whole_checkpoint_a_training_begins_again_and_says_so(
     assert outcome(run) == outcome(finished)
 
 
+def test_without_a_whole_checkpoint_a_training_starts_from_where_it_started(
+    folder: Path, finished: Path, tmp_path: Path
+) -> None:
+    short = config(folder, f"training.start_from={finished}", "training.steps=4", "training.average=1")
+    straight, run = train(short, tmp_path / "straight", quiet=True), tmp_path / "run"
+    with when(4, "train", crash), pytest.raises(Crash):
+        train(short, run, quiet=True)
+    (run / "checkpoints" / "step-00000003" / "state.json").unlink()
+    with pytest.warns(UserWarning, match="state.json is missing"):
+        train(short, run, resume=True, quiet=True)
+    assert outcome(run) == outcome(straight)
+
+
 def test_a_damaged_checkpoint_is_no_part_of_the_mean(folder: Path, finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with when(12, "valid", crash), pytest.raises(Crash):

@@ -154,6 +154,8 @@ class Training:
         if found is None:
             if damaged := checkpoint.steps(self.checkpoints):
                 self.journal.say(f"warning: no checkpoint is whole (of {len(damaged)}): the training begins again")
+                if self.settings.start_from:  # not read before: it need not be there to go on from a checkpoint
+                    take_weights(self.model, self.settings.start_from)
             return self.journal.rewind(0, 0)
         finished = checkpoint.finished(self.checkpoints, found.step)
         if agree(finished is not None, self.ranks):
