@@ -74,6 +74,14 @@ def test_drafts_and_answers_are_those_of_plain_searches(settings: tuple[str, ...
     )
 
 
+def test_words_of_a_draft_have_nowhere_to_stop_early() -> None:
+    """The shallowest depth has no exit below it; those of the answer may stop."""
+    run = load(GREEDY, "decoding.exit=1", "decoding.exit_margin=0.5")
+    begun = draft(run, TEXTS, "2-1")
+    assert [one.text for one in begun] == load(GREEDY).translate(TEXTS, "2-1")
+    assert refine(run, begun, "2-2", TEXTS) == run.translate(TEXTS, "2-2")
+
+
 def test_an_empty_text_among_others() -> None:
     run, texts = load(GREEDY), [TEXTS[0], " "]
     begun = draft(run, texts, "2-1")

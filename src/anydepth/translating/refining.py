@@ -62,7 +62,8 @@ def draft(run: Run, texts: Sequence[str], depth: str, key: str = "") -> list[Beg
     key, decoding = key or run.key, replace(run.config.decoding, n_best=1)
     sources = [ids if text.strip() else [] for ids, text in zip(run.sources(texts, key), texts)]
     if not (shares_encoder(run) and all(sources)):
-        found = run.outputs(texts, depth, key=key, batch=len(texts), n_best=1)
+        # no depth is shallower, where words could stop
+        found = run.outputs(texts, depth, key=key, batch=len(texts), n_best=1, exit=0)
         return [Begun(best.text, source) for (best,), source in zip(found, sources)]
     plans, (model, marks) = run.plan(depth, key), searching(run)
     padded, limits = on_device(run, sources, decoding)
