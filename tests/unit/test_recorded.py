@@ -104,11 +104,12 @@ def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytes
     assert tried == [2, 3, 2, 3]
     searcher.too_many = math.inf
     assert searcher.search(source, limits, plans, "", sampling, range(10)) == expected[1]
-    room[0] = 0
+    room[0], searcher.too_many = 0, 1
     with pytest.raises(
         UserError, match="cpu has too little memory left for a sentence of 5 tokens, its translation may"
     ):
         searcher.search(source[4:6], limits[:2], plans, "", beam, range(2))
+    assert searcher.too_many == 1  # a single sentence that does not fit either says nothing new
 
 
 @pytest.mark.parametrize("name", SEARCHES)

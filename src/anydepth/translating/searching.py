@@ -66,7 +66,7 @@ class Searcher:
                     return self.replay(source, max_lengths, plans, key, decoding)
                 return self.grow(source, max_lengths, plans, key, decoding, sentences)
             except torch.OutOfMemoryError:
-                self.too_many = places
+                self.too_many = min(places, self.too_many)
             self.recorded.forget()  # only now: while an error is handled, what failed still holds its memory
             if len(source) == 1:
                 lengths = f"{source.shape[1]} tokens, its translation may have {int(max_lengths)}"
