@@ -25,7 +25,7 @@ from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
 from anydepth.config_checks import check_validation, stacks_of
 from anydepth.data.corpora import ParallelText
-from anydepth.data.languages import known_languages
+from anydepth.data.languages import find_language, known_languages
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
@@ -208,8 +208,7 @@ class Planner:
 
     def judgement(self, stage: DifficultyStage) -> Judgement:
         (run,) = self.runs[stage.of]
-        if not self.configs[run].data.test:
-            raise self.mistake(stage.name, f"{run} has no data.test to be judged")
+        language = self.judged_language(stage, run)
         if self.configs[run].training.keep < 2:
             raise self.mistake(stage.name, f"{run} keeps one checkpoint; expected training.keep of 2 or more")
         return Judgement(
@@ -219,7 +218,22 @@ class Planner:
             needs=(run,),
             checkpoints=stage.checkpoints,
             parts=stage.parts,
+            language=language,
         )
+
+    def judged_language(self, stage: DifficultyStage, run: str) -> str:
+        """That of the one test set that is meant."""
+        config = self.configs[run]
+        try:
+            key = find_language(config, stage.language or None)
+        except UserError as error:
+            raise self.mistake(stage.name, str(error)) from None
+        found = [corpus for corpus in config.data.test if not key or corpus.key == key]
+        if not found:
+            raise self.mistake(stage.name, f"{run} has no data.test{f' for {key}' if key else ''} to be judged")
+        if len(found) > 1 and not key:
+            raise self.mistake(stage.name, f"language: missing, and {run} has {len(found)} test sets")
+        return key
 
     def report(self, stage: ReportStage) -> Report:
         evaluations = [work for work in self.works if isinstance(work, Evaluation)]

@@ -241,25 +241,22 @@ class Judgement(Work):
     kind: ClassVar[str] = "difficulty"
     checkpoints: int
     parts: int
+    language: str
 
     def state(self) -> State:
         """Done where the last checkpoint that is there now has judged."""
         if has_diverged(self.left.parent):
             return "diverged"
         found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
-        if found is None or not saved or max(found.part) + 1 != self.parts:
+        if found is None or not saved or (max(found.part) + 1, found.language) != (self.parts, self.language):
             return "to do"
         return "done" if found.weights == checksum(saved[-1] / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         with progress_for(self.name, "checkpoints", visible=not quiet) as show:
-            judge(
-                self.left.parent,
-                read_test_set(self.left.parent),
-                checkpoints=self.checkpoints,
-                parts=self.parts,
-                progress=show,
-            )
+            run, language = self.left.parent, self.language or None
+            test_set = read_test_set(run, language=language)
+            judge(run, test_set, checkpoints=self.checkpoints, parts=self.parts, language=language, progress=show)
 
 
 @dataclass(frozen=True, kw_only=True)
