@@ -218,17 +218,22 @@ def read_confidences(file: Path) -> list[Confidence]:
         raise UserError(f"{file} is damaged ({error}): delete it and run anydepth confidence again") from None
 
 
-def find_confidence(run: "Run", depth: str | None, exit: int, precision: Precision | None = None) -> Confidence:
+def find_confidence(
+    run: "Run", depth: str | None, exit: int, precision: Precision | None = None, key: str = ""
+) -> Confidence:
     """The one for these weights and this exit, computed alike; where there is none, what to do about it."""
     if run.folder is None:
         raise UserError("this run has no folder, so no margin beside it: give exit_margin")
-    depth, precision, device = run.plan(depth).name, precision or run.config.decoding.precision, run.device.type
-    wanted = run.weights_hash, run.key, depth, exit
+    key, precision, device = key or run.key, precision or run.config.decoding.precision, run.device.type
+    depth = run.plan(depth, key).name
+    wanted = run.weights_hash, key, depth, exit
     known = {one.numbers: one for one in read_confidences(run.folder / NAME) if one.exits == wanted}
     numbers = f"{precision} on {device}"
     if numbers in known:
         return known[numbers]
     where = f"known for {', '.join(known)}, not for {numbers}" if known else "not known"
     again = f"anydepth confidence {run.folder} --exit {exit} --depth {depth} --precision {precision} --device {device}"
-    again += f" --language {run.key}" if run.key else ""
-    raise UserError(f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin")
+    again += f" --language {key}" if key else ""
+    raise UserError(
+        f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin, exit_margin"
+    )
