@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +214,13 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
             calibrate_exit(run, TEXTS, **wrong)
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate_exit(run, [""])
+
+
+def test_margins_that_are_found_at_once_are_all_kept(tmp_path: Path) -> None:
+    found = calibrate_exit(anydepth.load(GOLDEN, device="cpu"), TEXTS, risk=0.9, confidence=0.5, margins=[0.9])
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda exit: keep_confidence(replace(found, exit=exit), tmp_path), range(40)))
+    assert sorted(one.exit for one in read_confidences(tmp_path / "confidence.json")) == list(range(40))
 
 
 def test_in_python_an_exit_takes_the_margin_that_was_found(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig, Precision, 
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
-from anydepth.files import write_atomically
+from anydepth.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run
@@ -203,8 +203,9 @@ def binomial_tail(successes: int, count: int, chance: float) -> float:
 def keep_confidence(found: Confidence, folder: Path) -> Path:
     """Adds it to those beside the run; one of the same weights, language, depth, exit and numbers is replaced."""
     file = folder / NAME
-    others = [one for one in read_confidences(file) if (one.exits, one.numbers) != (found.exits, found.numbers)]
-    write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
+    with locked(folder, if_possible=True):  # what another process adds meanwhile stays
+        others = [one for one in read_confidences(file) if (one.exits, one.numbers) != (found.exits, found.numbers)]
+        write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
     return file
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from anydepth.config import Config
-from anydepth.data.store import Store, locked
+from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.depth.perword import (
     ConstantConfig,
@@ -20,6 +20,7 @@ from anydepth.depth.perword import (
 from anydepth.errors import UserError
 from anydepth.estimating.mutual_information import WordDepths, estimate
 from anydepth.estimating.pieces import Pieces, with_special
+from anydepth.files import locked
 
 if TYPE_CHECKING:
     from anydepth.run import Run
