@@ -433,6 +433,44 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
 
 
+def test_a_classifier_finds_what_guesses_its_words_from_anywhere(
+    folder: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for place in (here, elsewhere):
+        place.mkdir()
+    monkeypatch.chdir(here)
+    masked = (
+        "model={type='masked-lm', max_positions=64, layer={width=16, ffn=32, heads=2},"
+        " encoder={layers=2, depth={type='prefix'}}}",
+        f'data.train=[{{type="text", path="{folder}/train.tsv", column=1}}]',
+        "data.dev=[]", "data.test=[]", "training.steps=1",
+    )  # fmt: skip
+    train(config(folder, *masked), Path("runs/guesser"), quiet=True)
+    depth = "{type='per-word', estimate={type='reconstruction', model='runs/guesser'}}"
+    settings = (f"model.encoder={{layers=2, depth={depth}}}", "training.objective={type='single'}")
+    settings += ("training.steps=1", "tokenizer.path=runs/guesser/tokenizer.json")
+    train(config(folder, *settings), Path("runs/mine"), quiet=True)
+    assert load(Path("runs/mine/config.toml")).model.encoder.depth.estimate.model == "runs/guesser"
+    texts = ["nine two one", "one ten"]
+    found = load_run("runs/mine").classify(texts)
+    monkeypatch.chdir(elsewhere)
+    assert load_run(here / "runs" / "mine").classify(texts) == found
+    code, _, err = cli("depths", here / "runs" / "mine", "--method", "reconstruction", "--out", "depths.jsonl")
+    assert code == 0, err
+    (elsewhere / "exports").mkdir()
+    code, _, err = cli("export", here / "runs" / "mine", "--to", "anydepth", "--out", "exports/small")
+    assert code == 0, err
+    assert load_run("exports/small").classify(texts) == found
+    moved = (here / "runs").rename(elsewhere / "moved")  # together
+    assert load_run(moved / "mine").classify(texts) == found
+    guesser = (moved / "guesser").rename(elsewhere / "guesser")
+    name = "model.encoder.depth.estimate.model"
+    with pytest.raises(UserError, match=rf"^{name}: .* is not a run.* --set {name}=RUN says where it is"):
+        load_run(moved / "mine").classify(texts)
+    assert load_run(moved / "mine", settings=[f"{name}={guesser}"]).classify(texts) == found
+
+
 def test_words_tell_nothing_about_a_single_label(folder: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "one.tsv").write_text("falls\tone two\nfalls\tthree\n")
     corpus = ("--set", f"data.train.0.path={tmp_path}/one.tsv")
