@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -253,6 +254,47 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "chain.toml").write_text(written)
     with pytest.raises(UserError, match="scores: batch: is for translation, and runs_1 is a classifier"):
         list_chain(tmp_path / "chain.toml", tmp_path / "out")
+
+
+def test_chains_over_data_sets_show_means(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "dev.tsv").read_text().splitlines(keepends=True)
+    for name, some in (("few", lines[:10]), ("many", lines[10:])):
+        (tmp_path / f"{name}.tsv").write_text("".join(some))
+    (tmp_path / "chain.toml").write_text(
+        f"""
+        recipe = "{folder}/tiny.toml"
+        [[stages]]
+        type = "train"
+        name = "sets"
+        each = [{{ set = ["few", "many"], seed = [1, 2] }}]
+        settings = ["data.test.0.path={tmp_path}/$set.tsv", "seed=$seed"]
+        [[stages]]
+        type = "train"
+        name = "steps"
+        each = [{{ set = ["few", "many"], steps = [1, 2] }}]
+        settings = ["data.test.0.path={tmp_path}/$set.tsv", "training.steps=$steps"]
+        [[stages]]
+        type = "evaluate"
+        name = "scores"
+        of = ["sets", "steps"]
+        exits = ["patience 1"]
+        [[stages]]
+        type = "report"
+        name = "page"
+        of = ["sets", "steps"]
+        """
+    )
+    run_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.average=1", "training.save_every=1"])
+    grids = [json.loads((tmp_path / "out" / f"sets_{name}_{seed}" / "grid.json").read_text())
+             for name in ("few", "many") for seed in (1, 2)]  # fmt: skip
+    page = (tmp_path / "out" / "page.html").read_text().split("<h3>Means over data sets</h3>")[1].split("</table>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in page.split("<tbody>")[1].split("</tr>")[:-1]]
+    cells = [[*grid["cells"], *grid["exits"]] for grid in grids]
+    means = [sum(cell["accuracy"] for cell in each) / 4 for each in zip(*cells, strict=True)]
+    # those of other settings are no means over data sets
+    assert [(*row[:3], row[4]) for row in rows] == [
+        ("sets", "2", depth, f"{mean:.2f}") for depth, mean in zip(("1", "2", "patience 1"), means, strict=True)
+    ]
 
 
 # ---- depth per word

@@ -243,12 +243,15 @@ class Planner:
                 raise self.mistake(stage.name, f"{run} is not evaluated by a stage before it")
         curves = {run: self.left[run] for run in self.named(stage.curves)}
         shown: dict[str, tuple[Evaluation, ...]] = {}
+        means: dict[str, tuple[str, ...]] = {}
         for name in stage.of:
             here = {run: scored[run] for run in self.named([name])}
             if self.are_one_grid(tuple(here.values())):
                 shown[name] = tuple(here.values())
-            else:
-                shown |= {run: (work,) for run, work in here.items()}
+                continue
+            shown |= {run: (work,) for run, work in here.items()}
+            if self.differ_in_data(tuple(here.values())):
+                means[name] = tuple(here)
         return Report(
             name=stage.name,
             stage=stage.name,
@@ -256,6 +259,7 @@ class Planner:
             needs=(*(scored[run].name for run in runs), *curves),
             shown=shown,
             curves=curves,
+            means=means,
         )
 
     def are_one_grid(self, works: Sequence[Evaluation]) -> bool:
@@ -268,6 +272,14 @@ class Planner:
                 models.setdefault(depth, set()).add(same)
         in_one_language = not any(work.languages for work in works)
         return bool(models) and in_one_language and all(len(here) == 1 for here in models.values())
+
+    def differ_in_data(self, works: Sequence[Evaluation]) -> bool:
+        """Whether these are one kind of classifier, each on a data set of its own, with one seed or several."""
+        configs = [self.configs[work.needs[0]] for work in works]
+        same = {repr(replace(config, seed=0, data=configs[0].data)) for config in configs}
+        sets = {repr(config.data.test) for config in configs}
+        once = len({(repr(config.data.test), config.seed) for config in configs}) == len(configs)
+        return isinstance(configs[0].model, ClassifierConfig) and len(same) == 1 < len(sets) and once
 
     def mistake(self, name: str, text: str) -> UserError:
         return UserError("\n".join(f"{self.path}: {name}: {line}" for line in text.splitlines()))

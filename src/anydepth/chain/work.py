@@ -5,8 +5,8 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -266,6 +266,8 @@ class Report(Work):
     """Names for the page, and the scored runs each stands for."""
     curves: dict[str, Path]
     """Names, and runs whose training alone is shown."""
+    means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names, and the names of classifiers that are the same but for their data sets: their scores are averaged, too."""
 
     @property
     def runs(self) -> list[Path]:
@@ -282,7 +284,8 @@ class Report(Work):
     def do(self, state: State, quiet: bool) -> None:
         runs = {name: folders_of(works) for name, works in self.shown.items()}
         runs |= {name: [run] for name, run in self.curves.items()}
-        write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
+        given = [f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths]
+        write_report(given, self.left, means=self.means)
 
 
 def folders_of(works: Sequence[Evaluation]) -> list[Path]:
