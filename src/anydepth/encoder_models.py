@@ -1,6 +1,7 @@
 """Models with an encoder alone. A depth of theirs is one number."""
 
 from typing import Literal
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -74,6 +75,7 @@ class ClassifierConfig:
 
     def __post_init__(self) -> None:
         check_norm(self.layer, "encoder", self.encoder)
+        object.__setattr__(self, "labels", tuple(normalize("NFC", label) for label in self.labels))  # as in corpora
         if len(self.labels) == 1 or len(set(self.labels)) < len(self.labels):
             raise ValueError("labels: expected two or more different ones, or none for those of the training corpora")
 

@@ -1,10 +1,11 @@
 """Small files and new folders, read and written whole: whoever is killed while writing leaves the old or the new."""
 
+import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from anydepth.errors import UserError
@@ -79,6 +80,18 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise UserError(str(error).replace(str(part), str(path))) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, if_possible: bool = False) -> Iterator[None]:
+    """Others who lock it wait. A crash lets go of it, too. `if_possible` goes on without where there are no locks."""
+    with ExitStack() as held:
+        try:
+            fcntl.flock(held.enter_context(open(folder / "lock", "w")), fcntl.LOCK_EX)
+        except OSError:
+            if not if_possible:
+                raise
+        yield
 
 
 def flush(path: Path) -> None:

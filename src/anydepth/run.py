@@ -1,6 +1,7 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -18,7 +19,7 @@ from anydepth.data.collate import collate_sources
 from anydepth.data.languages import find_language, known_languages
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
-from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks, Precision, changed
+from anydepth.decoding.decoder import NEVER, DecodingConfig, Hypothesis, Marks, Precision, changed
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import TextError, UserError
 from anydepth.files import checksum
@@ -268,12 +269,13 @@ class Run:
         best. Both need `anydepth evaluate` and `anydepth calibrate` first; so do drafts chosen for `speculate`.
 
         `settings` replace those of the run's [decoding] for this call: beam, batch, length_penalty, sample,
-        temperature, seed and so on; None leaves one as it is. `key` is another language than the run's own.
+        temperature, seed and so on; None leaves one as it is. `exit` without `exit_margin` takes the margin that
+        `anydepth confidence` found. `key` is another language than the run's own.
         An empty text has one empty output.
         """
         check_asked(texts, depth)
         key, _ = key or self.key, self.translator
-        decoding = changed(self.config.decoding, settings)
+        decoding = self.with_margin(changed(self.config.decoding, settings), settings, depth, budget_ms, key)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources)
@@ -290,6 +292,21 @@ class Run:
             if progress:
                 progress(done, len(texts))
         return results
+
+    def with_margin(
+        self, decoding: DecodingConfig, given: dict[str, Any], depth: str | None, budget_ms: float | None, key: str
+    ) -> DecodingConfig:
+        """Where a call asks for an early exit, and neither it nor the run says how sure that must be: as sure as
+        `anydepth confidence` found."""
+        if not given.get("exit") or given.get("exit_margin") is not None or decoding.exit_margin < NEVER:
+            return decoding
+        from anydepth.calibrating.confidence import find_confidence
+
+        if depth == "auto" or budget_ms is not None:
+            raise UserError("exit: how sure it must be depends on the depth; give exit_margin, or a depth, such as 6-2")
+        return replace(
+            decoding, exit_margin=find_confidence(self, depth, decoding.exit, decoding.precision, key).margin
+        )
 
     def search(
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig

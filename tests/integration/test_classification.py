@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -273,6 +274,47 @@ def test_chains_of_classifiers(folder: Path, tmp_path: Path) -> None:
         list_chain(tmp_path / "chain.toml", tmp_path / "out")
 
 
+def test_chains_over_data_sets_show_means(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "dev.tsv").read_text().splitlines(keepends=True)
+    for name, some in (("few", lines[:10]), ("many", lines[10:])):
+        (tmp_path / f"{name}.tsv").write_text("".join(some))
+    (tmp_path / "chain.toml").write_text(
+        f"""
+        recipe = "{folder}/tiny.toml"
+        [[stages]]
+        type = "train"
+        name = "sets"
+        each = [{{ set = ["few", "many"], seed = [1, 2] }}]
+        settings = ["data.test.0.path={tmp_path}/$set.tsv", "seed=$seed"]
+        [[stages]]
+        type = "train"
+        name = "steps"
+        each = [{{ set = ["few", "many"], steps = [1, 2] }}]
+        settings = ["data.test.0.path={tmp_path}/$set.tsv", "training.steps=$steps"]
+        [[stages]]
+        type = "evaluate"
+        name = "scores"
+        of = ["sets", "steps"]
+        exits = ["patience 1"]
+        [[stages]]
+        type = "report"
+        name = "page"
+        of = ["sets", "steps"]
+        """
+    )
+    run_chain(tmp_path / "chain.toml", tmp_path / "out", settings=["training.average=1", "training.save_every=1"])
+    grids = [json.loads((tmp_path / "out" / f"sets_{name}_{seed}" / "grid.json").read_text())
+             for name in ("few", "many") for seed in (1, 2)]  # fmt: skip
+    page = (tmp_path / "out" / "page.html").read_text().split("<h3>Means over data sets</h3>")[1].split("</table>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in page.split("<tbody>")[1].split("</tr>")[:-1]]
+    cells = [[*grid["cells"], *grid["exits"]] for grid in grids]
+    means = [sum(cell["accuracy"] for cell in each) / 4 for each in zip(*cells, strict=True)]
+    # those of other settings are no means over data sets
+    assert [(*row[:3], row[4]) for row in rows] == [
+        ("sets", "2", depth, f"{mean:.2f}") for depth, mean in zip(("1", "2", "patience 1"), means, strict=True)
+    ]
+
+
 # ---- depth per word
 
 
@@ -449,6 +491,44 @@ def test_depths_by_reconstruction(folder: Path, tmp_path: Path, cli: Cli) -> Non
     plain = train(config(folder, *masked, *full), tmp_path / "plain", quiet=True)
     code, _, err = cli("depths", run, "--out", out, "--method", "reconstruction", "--model", plain)
     assert (code, "expected a masked-lm with an exit at every layer" in err) == (2, True)
+
+
+def test_a_classifier_finds_what_guesses_its_words_from_anywhere(
+    folder: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for place in (here, elsewhere):
+        place.mkdir()
+    monkeypatch.chdir(here)
+    masked = (
+        "model={type='masked-lm', max_positions=64, layer={width=16, ffn=32, heads=2},"
+        " encoder={layers=2, depth={type='prefix'}}}",
+        f'data.train=[{{type="text", path="{folder}/train.tsv", column=1}}]',
+        "data.dev=[]", "data.test=[]", "training.steps=1",
+    )  # fmt: skip
+    train(config(folder, *masked), Path("runs/guesser"), quiet=True)
+    depth = "{type='per-word', estimate={type='reconstruction', model='runs/guesser'}}"
+    settings = (f"model.encoder={{layers=2, depth={depth}}}", "training.objective={type='single'}")
+    settings += ("training.steps=1", "tokenizer.path=runs/guesser/tokenizer.json")
+    train(config(folder, *settings), Path("runs/mine"), quiet=True)
+    assert load(Path("runs/mine/config.toml")).model.encoder.depth.estimate.model == "runs/guesser"
+    texts = ["nine two one", "one ten"]
+    found = load_run("runs/mine").classify(texts)
+    monkeypatch.chdir(elsewhere)
+    assert load_run(here / "runs" / "mine").classify(texts) == found
+    code, _, err = cli("depths", here / "runs" / "mine", "--method", "reconstruction", "--out", "depths.jsonl")
+    assert code == 0, err
+    (elsewhere / "exports").mkdir()
+    code, _, err = cli("export", here / "runs" / "mine", "--to", "anydepth", "--out", "exports/small")
+    assert code == 0, err
+    assert load_run("exports/small").classify(texts) == found
+    moved = (here / "runs").rename(elsewhere / "moved")  # together
+    assert load_run(moved / "mine").classify(texts) == found
+    guesser = (moved / "guesser").rename(elsewhere / "guesser")
+    name = "model.encoder.depth.estimate.model"
+    with pytest.raises(UserError, match=rf"^{name}: .* is not a run.* --set {name}=RUN says where it is"):
+        load_run(moved / "mine").classify(texts)
+    assert load_run(moved / "mine", settings=[f"{name}={guesser}"]).classify(texts) == found
 
 
 def test_words_tell_nothing_about_a_single_label(folder: Path, tmp_path: Path, cli: Cli) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tiny_training import shrunk
 
 from anydepth.chain.planning import planned
-from anydepth.chain.work import Evaluation, Training
+from anydepth.chain.work import Evaluation, Report, Training
 from anydepth.config import load
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "depth-adaptive"
@@ -93,6 +93,13 @@ def test_a_chain_has_all_its_rows(path: Path) -> None:
     runs = {work.name for work in works if isinstance(work, Training)}
     assert len(runs) == CONTENTS[path.stem]
     assert {work.needs[0] for work in works if isinstance(work, Evaluation)} == runs - {"mlm"}
+
+
+def test_table_2_has_means_over_the_domains(tmp_path: Path) -> None:
+    page = planned(RECIPES / "amazon16.toml", tmp_path)[-1]
+    assert isinstance(page, Report)
+    methods = {name: len(runs) for name, runs in page.means.items()}
+    assert methods == dict.fromkeys(("plain", "halting", "information", "reconstruction"), 13)
 
 
 def test_the_recipes_are_about_what_they_say() -> None:

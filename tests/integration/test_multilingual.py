@@ -1,6 +1,7 @@
 """Several languages in one network with latent depth, through the command line."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import anydepth
+from anydepth.chain.planning import planned
 from anydepth.config import Config, load, loads
 from anydepth.data.collate import Batch
 from anydepth.errors import UserError
@@ -318,6 +320,44 @@ def test_evaluate_in_all_languages(run: Path, cli: Cli) -> None:
     again = json.loads((run / "grid.json").read_text())
     assert again["cells"][0] == grid["cells"][0]
     assert again["sentences"] == 6 + 2
+
+
+def test_the_sentences_of_one_language_are_judged(run: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    shutil.copytree(folder / "checkpoints" / "step-00000006", folder / "checkpoints" / "step-00000005")
+    code, _, err = cli("difficulty", folder, "--device", "cpu")
+    assert (code, err) == (2, f"anydepth: {folder}: its recipe names 2 test sets; give --language\n")
+    assert cli("evaluate", folder, "--device", "cpu")[0] == 0
+    code, _, err = cli("difficulty", folder, "--language", "en-fr", "--parts", 2, "--device", "cpu")
+    assert code == 0, err
+    judged, grid = (
+        json.loads((folder / name).read_text()) for name in ("difficulty.json", "languages/en-fr/grid.json")
+    )
+    assert (judged["language"], judged["test_set"]) == ("en-fr", grid["test_set"])
+    losses = [-total for total in anydepth.load(folder, "cpu", "6").score(*texts_of(folder, "en-fr"), key="en-fr")]
+    assert judged["mean"] == pytest.approx(losses)
+    part = (folder / "report.html").read_text().split('<section id="difficulty">')[1].split("</section>")[0]
+    assert "The test set of en-fr in 2 equal parts" in part
+
+
+def texts_of(run: Path, language: str) -> list[list[str]]:
+    folder = run / "languages" / language / "outputs"
+    return [(folder / f"{side}.txt").read_text().splitlines() for side in ("source", "reference")]
+
+
+def test_a_chain_judges_one_language(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    stage = '[[stages]]\ntype = "difficulty"\nname = "parts"\nof = "latent"\n'
+    for more, expected in (
+        ("", "parts: language: missing, and latent has 2 test sets"),
+        ('language = "de-fr"', "parts: latent has no data.test for de-fr to be judged"),
+        ('language = "it"', "parts: language 'it': unknown to this run"),
+    ):
+        (tmp_path / "chain.toml").write_text(CHAIN + stage + more)
+        with pytest.raises(UserError, match=expected):
+            planned(tmp_path / "chain.toml", tmp_path / "out")
+    (tmp_path / "chain.toml").write_text(CHAIN + stage + 'language = "en-de"')
+    assert planned(tmp_path / "chain.toml", tmp_path / "out")[-1].language == "en-de"
 
 
 def test_reports_of_runs_with_languages(run: Path, tmp_path: Path, cli: Cli) -> None:

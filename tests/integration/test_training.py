@@ -368,6 +368,19 @@ def test_a_warmup_that_never_ends_is_told(folder: Path, tmp_path: Path, capfd: p
     assert "warmup" not in capfd.readouterr().err
 
 
+def test_two_levels_of_training_without_a_second_are_told(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
+    two_levels = ("training.inner_steps=2", "training.depth_optimizer={learning_rate=0.1}")
+    train(config(folder, *short, *two_levels), tmp_path / "run")
+    told = plain(capfd.readouterr().err)
+    for name in ("inner_steps", "depth_optimizer"):
+        assert f"note: training.{name} has no effect: no depth policy of this model learns anything" in told
+    train(config(folder, *short, *two_levels, "model.decoder.depth={type='rezero'}"), tmp_path / "other")
+    assert "no effect" not in capfd.readouterr().err
+
+
 # ---- what a run holds
 
 

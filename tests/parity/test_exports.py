@@ -5,6 +5,8 @@ import errno
 import json
 import pkgutil
 import shutil
+import subprocess
+import sys
 import typing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 import torch
 from conftest import FULL, Cli, random_batch, tiny_translator
 
-from anydepth.data.tokenizer import TokenizerPair
+from anydepth.data.tokenizer import Tokenizer, TokenizerPair
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.layerdrop import LayerDropConfig
@@ -144,6 +146,48 @@ def tempted_run() -> Run:
         words[target.bos] = words[target.pad] = 2 * words[max(said, key=said.count)]
     run.searchers.clear()
     return run
+
+
+def as_its_readme_says(folder: Path, texts: list[str]) -> list[str]:
+    """By a process of its own, in that folder."""
+    code = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "anydepth" not in code
+    asked = f"{code}\nprint(*(text for one in {texts!r} for text in translate([one])), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[1:-1]  # the first is that of its own example
+
+
+CUT = {"max_source": 6}
+
+
+@pytest.mark.parametrize(
+    ("data", "decoding"),
+    [
+        ({}, {}),
+        ({"tags": "begin", **CUT}, {"block_ngrams": 2}),
+        ({"sentences": True, **CUT}, {"min_length": 5, "max_length": 9}),
+    ],
+    ids=["plain", "tagged and cut", "summaries"],
+)
+def test_the_readme_of_an_export_is_true(data: dict[str, Any], decoding: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    run, texts = random_run(PrefixConfig()), [*TEXTS[:-1], "five <eos> two", "One. Two! And three, é"]
+    config = run.config
+    search = replace(config.decoding, beam=1, **decoding)
+    run.config = replace(config, data=replace(config.data, **data), decoding=search)
+    export_run(run, tmp_path / "out", "ctranslate2", "4-2")
+    assert as_its_readme_says(tmp_path / "out", texts) == run.translate(texts, "4-2")
+
+
+def test_the_readme_of_an_export_with_two_tokenizers(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    run = random_run(PrefixConfig(), tie="none")
+    run.config = replace(run.config, decoding=replace(run.config.decoding, beam=1))
+    run.tokenizers = TokenizerPair(run.tokenizers.source, Tokenizer(run.tokenizers.target.json))
+    assert not run.tokenizers.joint
+    export_run(run, tmp_path / "out", "ctranslate2")
+    assert as_its_readme_says(tmp_path / "out", TEXTS[:-1]) == run.translate(TEXTS[:-1])
 
 
 def test_ctranslate2_says_no_marks(tmp_path: Path) -> None:
@@ -321,3 +365,19 @@ def test_the_exported_tokenizer_writes_the_language_tag(tmp_path: Path) -> None:
         export_run(one, tmp_path / front, "huggingface", language="en-de")
         template = json.loads((tmp_path / front / "tokenizer.json").read_text())["post_processor"]["single"]
         assert [next(iter(part.values()))["id"] for part in template] == [front, "A", "<eos>"]
+
+
+def test_the_readme_names_the_language_tags(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    golden = load(GOLDEN, "cpu")
+    words = golden.tokenizers.source.with_tokens(["<2de>", "<2fr>"])
+    model = tiny_translator(PrefixConfig(), layers=2, vocabulary=len(words))
+    corpora = tuple(replace(golden.config.data.train[0], key=key) for key in ("en-de", "en-fr"))
+    data = replace(golden.config.data, train=corpora, dev=(), tags="target")
+    run = Run(replace(golden.config, data=data, model=model.config), model, TokenizerPair(words, words))
+    for language, line in (
+        (None, "front = ['<2de>']  # the language to translate into; or <2fr>\n"),  # whoever uses it says which
+        ("en-fr", "front = ['<2fr>']\n"),
+    ):
+        export_run(run, tmp_path / str(language), "ctranslate2", language=language)
+        assert line in (tmp_path / str(language) / "README.md").read_text()

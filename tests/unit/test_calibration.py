@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,6 +266,15 @@ def test_the_file_keeps_other_machines(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"schema": 2}))
     with pytest.raises(UserError, match="schema 2, expected 1"):
         read_calibrations(tmp_path / NAME)
+
+
+def test_calibrations_that_end_at_once_are_all_kept(tmp_path: Path) -> None:
+    """Each opens the lock for itself, as processes do."""
+    made = [replace(calibration([timing()] * 20), origin={"machine": str(number)}) for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: keep(one, tmp_path), made))
+    found = read_calibrations(tmp_path / NAME)
+    assert sorted(int(one.origin["machine"]) for one in found) == list(range(40))
 
 
 def test_a_calibration_is_true_only_where_it_was_made(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +214,31 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
             calibrate_exit(run, TEXTS, **wrong)
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate_exit(run, [""])
+
+
+def test_margins_that_are_found_at_once_are_all_kept(tmp_path: Path) -> None:
+    found = calibrate_exit(anydepth.load(GOLDEN, device="cpu"), TEXTS, risk=0.9, confidence=0.5, margins=[0.9])
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda exit: keep_confidence(replace(found, exit=exit), tmp_path), range(40)))
+    assert sorted(one.exit for one in read_confidences(tmp_path / "confidence.json")) == list(range(40))
+
+
+def test_in_python_an_exit_takes_the_margin_that_was_found(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "run")
+    run = anydepth.load(tmp_path / "run", device="cpu")
+    with pytest.raises(UserError, match=r"exit 1 of depth 2-2 must be is not known: run .* or give a margin"):
+        run.translate(TEXTS, beam=1, exit=1)
+    stopping = run.translate(TEXTS, beam=1, exit=1, exit_margin=0.0)
+    full = run.translate(TEXTS, beam=1)
+    assert stopping == run.translate(TEXTS, "2-1", beam=1) != full
+    keep_confidence(calibrate_exit(run, TEXTS, risk=0.99, confidence=0.1, margins=[0.0]), tmp_path / "run")
+    assert run.translate(TEXTS, beam=1, exit=1) == stopping
+    assert run.translate(TEXTS, beam=1, exit=1, exit_margin=1.0) == full
+    for unknown in ({"depth": "auto"}, {"budget_ms": 20.0}):
+        with pytest.raises(UserError, match="exit: how sure it must be depends on the depth; give exit_margin"):
+            run.translate(TEXTS, beam=1, exit=1, **unknown)
+    own = anydepth.load(tmp_path / "run", "cpu", settings=["decoding.exit_margin=0.0"])
+    assert own.translate(TEXTS, beam=1, exit=1) == stopping
 
 
 def test_a_margin_is_true_for_one_precision_and_kind_of_device(tmp_path: Path, cli: Cli) -> None:

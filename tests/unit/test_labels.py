@@ -15,6 +15,7 @@ from anydepth.data.reading import Skips, count_rows, read_rows
 from anydepth.data.store import tokenize
 from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
 from anydepth.data.tokenizer_training import train_tokenizer
+from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
 from anydepth.evaluation.records import Record
@@ -72,6 +73,16 @@ def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path: Path) -> 
     file = written(tmp_path, ["a\tx", "no tab"])
     with pytest.raises(UserError, match=rf"1 label found, 'a'; .* 1 with too few columns \({file}:2\)"):
         labels_of((Labelled(path=str(file)),))
+
+
+def test_labels_that_are_written_alike_are_one(tmp_path: Path) -> None:
+    """é in one character, and as e and an accent."""
+    corpus = Labelled(path=str(written(tmp_path, ["caf\u00e9\ta", "cafe\u0301\tb", "tea\tc"])))
+    assert labels_of((corpus,)) == ("caf\u00e9", "tea")
+    assert [row.label for row in read_rows(corpus, "train", Skips())] == ["caf\u00e9", "caf\u00e9", "tea"]
+    assert ClassifierConfig(labels=("cafe\u0301", "tea")).labels == ("caf\u00e9", "tea")
+    with pytest.raises(ValueError, match="labels: expected two or more different ones"):
+        ClassifierConfig(labels=("cafe\u0301", "caf\u00e9"))
 
 
 def test_a_store_keeps_labels_and_cuts_long_texts(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def test_comparison_shows_shared_depths_and_differing_settings(two: str) -> None
     assert "cannot be compared" not in two
 
 
+def test_many_runs_do_not_fill_the_title(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"run{number}", encoders=(1,), decoders=(1,)) for number in range(9)]
+    page = page_of(tmp_path, *runs)
+    assert "<h1>run0 · run1 · run2 · run3 · run4 · run5 · run6 · 2 more</h1>" in page
+    assert "comparison of 9 runs" in page
+
+
 def test_different_test_sets_are_not_compared(tmp_path: Path, runs: list[Path]) -> None:
     small = write_run(tmp_path / "small", encoders=(1, 6, 12), decoders=(6,), sentences=20)
     page = page_of(tmp_path, runs[0], small)

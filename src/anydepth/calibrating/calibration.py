@@ -20,7 +20,7 @@ import numpy as np
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import machine
-from anydepth.files import write_atomically
+from anydepth.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run
@@ -246,9 +246,10 @@ def calibration_from(content: dict[str, Any]) -> Calibration:
 def keep(calibration: Calibration, folder: Path) -> Path:
     """Adds it to those beside the run; one of the same origin is replaced."""
     file = folder / NAME
-    others = [one for one in read_calibrations(file) if one.origin != calibration.origin]
-    content = {"schema": SCHEMA, "calibrations": [asdict(one) for one in (*others, calibration)]}
-    write_atomically(file, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    with locked(folder, if_possible=True):  # what another process adds meanwhile stays
+        others = [one for one in read_calibrations(file) if one.origin != calibration.origin]
+        content = {"schema": SCHEMA, "calibrations": [asdict(one) for one in (*others, calibration)]}
+        write_atomically(file, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return file
 
 

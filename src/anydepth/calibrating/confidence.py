@@ -23,7 +23,7 @@ from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig, Precision, 
 from anydepth.decoding.search import decode as search
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer
-from anydepth.files import write_atomically
+from anydepth.files import locked, write_atomically
 
 if TYPE_CHECKING:
     from anydepth.run import Run
@@ -203,8 +203,9 @@ def binomial_tail(successes: int, count: int, chance: float) -> float:
 def keep_confidence(found: Confidence, folder: Path) -> Path:
     """Adds it to those beside the run; one of the same weights, language, depth, exit and numbers is replaced."""
     file = folder / NAME
-    others = [one for one in read_confidences(file) if (one.exits, one.numbers) != (found.exits, found.numbers)]
-    write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
+    with locked(folder, if_possible=True):  # what another process adds meanwhile stays
+        others = [one for one in read_confidences(file) if (one.exits, one.numbers) != (found.exits, found.numbers)]
+        write_atomically(file, json.dumps([asdict(one) for one in (*others, found)], indent=1) + "\n")
     return file
 
 
@@ -218,17 +219,22 @@ def read_confidences(file: Path) -> list[Confidence]:
         raise UserError(f"{file} is damaged ({error}): delete it and run anydepth confidence again") from None
 
 
-def find_confidence(run: "Run", depth: str | None, exit: int, precision: Precision | None = None) -> Confidence:
+def find_confidence(
+    run: "Run", depth: str | None, exit: int, precision: Precision | None = None, key: str = ""
+) -> Confidence:
     """The one for these weights and this exit, computed alike; where there is none, what to do about it."""
     if run.folder is None:
         raise UserError("this run has no folder, so no margin beside it: give exit_margin")
-    depth, precision, device = run.plan(depth).name, precision or run.config.decoding.precision, run.device.type
-    wanted = run.weights_hash, run.key, depth, exit
+    key, precision, device = key or run.key, precision or run.config.decoding.precision, run.device.type
+    depth = run.plan(depth, key).name
+    wanted = run.weights_hash, key, depth, exit
     known = {one.numbers: one for one in read_confidences(run.folder / NAME) if one.exits == wanted}
     numbers = f"{precision} on {device}"
     if numbers in known:
         return known[numbers]
     where = f"known for {', '.join(known)}, not for {numbers}" if known else "not known"
     again = f"anydepth confidence {run.folder} --exit {exit} --depth {depth} --precision {precision} --device {device}"
-    again += f" --language {run.key}" if run.key else ""
-    raise UserError(f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin")
+    again += f" --language {key}" if key else ""
+    raise UserError(
+        f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin, exit_margin"
+    )

@@ -25,7 +25,7 @@ from anydepth.config import Config, dump, loads
 from anydepth.config import load as load_config
 from anydepth.config_checks import check_validation, stacks_of
 from anydepth.data.corpora import ParallelText
-from anydepth.data.languages import known_languages
+from anydepth.data.languages import find_language, known_languages
 from anydepth.depth.latent import LatentConfig
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
@@ -208,8 +208,7 @@ class Planner:
 
     def judgement(self, stage: DifficultyStage) -> Judgement:
         (run,) = self.runs[stage.of]
-        if not self.configs[run].data.test:
-            raise self.mistake(stage.name, f"{run} has no data.test to be judged")
+        language = self.judged_language(stage, run)
         if self.configs[run].training.keep < 2:
             raise self.mistake(stage.name, f"{run} keeps one checkpoint; expected training.keep of 2 or more")
         return Judgement(
@@ -219,7 +218,22 @@ class Planner:
             needs=(run,),
             checkpoints=stage.checkpoints,
             parts=stage.parts,
+            language=language,
         )
+
+    def judged_language(self, stage: DifficultyStage, run: str) -> str:
+        """That of the one test set that is meant."""
+        config = self.configs[run]
+        try:
+            key = find_language(config, stage.language or None)
+        except UserError as error:
+            raise self.mistake(stage.name, str(error)) from None
+        found = [corpus for corpus in config.data.test if not key or corpus.key == key]
+        if not found:
+            raise self.mistake(stage.name, f"{run} has no data.test{f' for {key}' if key else ''} to be judged")
+        if len(found) > 1 and not key:
+            raise self.mistake(stage.name, f"language: missing, and {run} has {len(found)} test sets")
+        return key
 
     def report(self, stage: ReportStage) -> Report:
         evaluations = [work for work in self.works if isinstance(work, Evaluation)]
@@ -229,12 +243,15 @@ class Planner:
                 raise self.mistake(stage.name, f"{run} is not evaluated by a stage before it")
         curves = {run: self.left[run] for run in self.named(stage.curves)}
         shown: dict[str, tuple[Evaluation, ...]] = {}
+        means: dict[str, tuple[str, ...]] = {}
         for name in stage.of:
             here = {run: scored[run] for run in self.named([name])}
             if self.are_one_grid(tuple(here.values())):
                 shown[name] = tuple(here.values())
-            else:
-                shown |= {run: (work,) for run, work in here.items()}
+                continue
+            shown |= {run: (work,) for run, work in here.items()}
+            if self.differ_in_data(tuple(here.values())):
+                means[name] = tuple(here)
         return Report(
             name=stage.name,
             stage=stage.name,
@@ -242,6 +259,7 @@ class Planner:
             needs=(*(scored[run].name for run in runs), *curves),
             shown=shown,
             curves=curves,
+            means=means,
         )
 
     def are_one_grid(self, works: Sequence[Evaluation]) -> bool:
@@ -254,6 +272,14 @@ class Planner:
                 models.setdefault(depth, set()).add(same)
         in_one_language = not any(work.languages for work in works)
         return bool(models) and in_one_language and all(len(here) == 1 for here in models.values())
+
+    def differ_in_data(self, works: Sequence[Evaluation]) -> bool:
+        """Whether these are one kind of classifier, each on a data set of its own, with one seed or several."""
+        configs = [self.configs[work.needs[0]] for work in works]
+        same = {repr(replace(config, seed=0, data=configs[0].data)) for config in configs}
+        sets = {repr(config.data.test) for config in configs}
+        once = len({(repr(config.data.test), config.seed) for config in configs}) == len(configs)
+        return isinstance(configs[0].model, ClassifierConfig) and len(same) == 1 < len(sets) and once
 
     def mistake(self, name: str, text: str) -> UserError:
         return UserError("\n".join(f"{self.path}: {name}: {line}" for line in text.splitlines()))

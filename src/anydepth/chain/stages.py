@@ -156,6 +156,8 @@ class DifficultyStage:
     """The last so many, or as many as there are."""
     parts: int = 4
     """Equal parts to cut the test set into."""
+    language: str = ""
+    """Of a run with several: whose test set to judge."""
 
     def __post_init__(self) -> None:
         for name in ("checkpoints", "parts"):

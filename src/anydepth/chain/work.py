@@ -5,8 +5,8 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -241,25 +241,22 @@ class Judgement(Work):
     kind: ClassVar[str] = "difficulty"
     checkpoints: int
     parts: int
+    language: str
 
     def state(self) -> State:
         """Done where the last checkpoint that is there now has judged."""
         if has_diverged(self.left.parent):
             return "diverged"
         found, saved = read_difficulty(self.left.parent), checkpoint.steps(self.left.parent / "checkpoints")
-        if found is None or not saved or max(found.part) + 1 != self.parts:
+        if found is None or not saved or (max(found.part) + 1, found.language) != (self.parts, self.language):
             return "to do"
         return "done" if found.weights == checksum(saved[-1] / "model.safetensors") else "to do"
 
     def do(self, state: State, quiet: bool) -> None:
         with progress_for(self.name, "checkpoints", visible=not quiet) as show:
-            judge(
-                self.left.parent,
-                read_test_set(self.left.parent),
-                checkpoints=self.checkpoints,
-                parts=self.parts,
-                progress=show,
-            )
+            run, language = self.left.parent, self.language or None
+            test_set = read_test_set(run, language=language)
+            judge(run, test_set, checkpoints=self.checkpoints, parts=self.parts, language=language, progress=show)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +266,8 @@ class Report(Work):
     """Names for the page, and the scored runs each stands for."""
     curves: dict[str, Path]
     """Names, and runs whose training alone is shown."""
+    means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names, and the names of classifiers that are the same but for their data sets: their scores are averaged, too."""
 
     @property
     def runs(self) -> list[Path]:
@@ -285,7 +284,8 @@ class Report(Work):
     def do(self, state: State, quiet: bool) -> None:
         runs = {name: folders_of(works) for name, works in self.shown.items()}
         runs |= {name: [run] for name, run in self.curves.items()}
-        write_report([f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths], self.left)
+        given = [f"{name}={','.join(map(str, paths))}" for name, paths in runs.items() if paths]
+        write_report(given, self.left, means=self.means)
 
 
 def folders_of(works: Sequence[Evaluation]) -> list[Path]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from anydepth.errors import UserError
 
 if TYPE_CHECKING:
-    from anydepth.decoding.decoder import Precision
     from anydepth.run import Run
 
 
@@ -46,12 +45,3 @@ def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     found = run.guide(decoding.beam, precision=decoding.precision).options.automatic(decoding.batch)
     print(f"anydepth: {found.reason}", file=sys.stderr)
     return found.depth
-
-
-def margin_of(run: "Run", depth: str | None, exit: int | None, precision: "Precision | None" = None) -> float | None:
-    """How sure an exit must be, as `anydepth confidence` found."""
-    if not exit:
-        return None
-    from anydepth.calibrating.confidence import find_confidence
-
-    return find_confidence(run, depth, exit, precision).margin

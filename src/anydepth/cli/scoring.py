@@ -138,15 +138,17 @@ def difficulty(
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations or summaries.")] = None,
     checkpoints: Annotated[int, typer.Option(help="The last so many, or as many as there are.")] = 20,
     parts: Annotated[int, typer.Option(help="Equal parts to cut the test set into.")] = 4,
+    language: Language = None,
     device: Device = "auto",
 ) -> None:
     """Judge how difficult every test sentence is; reports then score runs on easy and difficult ones."""
     from anydepth.evaluation.difficulty import judge
     from anydepth.reporting.report import write_report
 
-    test_set = read_test_set(run, source, reference)
+    test_set = read_test_set(run, source, reference, language=language)
+    asked: dict[str, Any] = {"checkpoints": checkpoints, "parts": parts, "language": language, "device": device}
     with progress_for("judging", "checkpoints") as show:
-        found = judge(run, test_set, checkpoints=checkpoints, parts=parts, device=device, progress=show)
+        found = judge(run, test_set, **asked, progress=show)
     page = write_report([run], run / "report.html")
     print(f"{len(found.part)} sentences in {parts} parts, by {len(found.steps)} checkpoints. The report is in {page}.")
 

@@ -22,7 +22,7 @@ from anydepth.cli.app import (
     TextFile,
     app,
 )
-from anydepth.cli.asking import automatic_depth, load_for, margin_of
+from anydepth.cli.asking import automatic_depth, load_for
 from anydepth.cli.showing import print_outputs, render_label, show_words, telling_chosen_depths
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import naming_lines, read_texts, say_how_many_were_cut
@@ -67,7 +67,8 @@ def translate(
         typer.Option(help="Greedy search in which words stop after so many decoder layers where the model is sure."),
     ] = None,
     exit_margin: Annotated[
-        float | None, typer.Option(help="How sure, from 0 to 1. Default: what `anydepth confidence` found.")
+        float | None,
+        typer.Option(help="How sure, from 0 to 1. Default: the recipe's, or what `anydepth confidence` found."),
     ] = None,
     precision: Precision = None,
     language: Language = None,
@@ -98,8 +99,7 @@ def translate(
     decoding: dict[str, Any] = {"beam": beam, "batch": batch, "precision": precision, **sampling}
     decoding |= {"draft": draft, "draft_words": draft_words}
     decoding |= {"sample": sample or None, "speculate": speculate or None}  # what was not asked for stays the run's own
-    margin = margin_of(loaded, depth, exit, precision) if exit_margin is None else exit_margin
-    decoding |= {"exit": exit, "exit_margin": margin}
+    decoding |= {"exit": exit, "exit_margin": exit_margin}
     decoding["n_best"] = 1 if n_best is None else n_best
     if depth == "auto" and budget_ms is None:
         depth = automatic_depth(loaded, decoding)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -89,7 +90,8 @@ def read_labelled(corpus: Labelled, skips: "Skips") -> Iterator[LabelledRow]:
         elif not (columns[corpus.text_column].strip() and columns[corpus.label_column].strip()):
             skips.add("empty line", line.place)
         else:
-            yield LabelledRow(line.place, columns[corpus.text_column], columns[corpus.label_column].strip())
+            label = normalize("NFC", columns[corpus.label_column].strip())  # as tokenizers do with texts
+            yield LabelledRow(line.place, columns[corpus.text_column], label)
 
 
 def part_of(row: int, folds: int) -> int:

@@ -6,11 +6,10 @@ eos), `lengths` (int32) and `offsets` (int64, where each sentence starts); `labe
 tokenization that was killed goes on from there.
 """
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -25,6 +24,7 @@ from anydepth.data.lines import OVER_LONG
 from anydepth.data.reading import Skips, count_rows, files_of, name_of, read_rows
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.errors import UserError
+from anydepth.files import locked
 
 Array = np.ndarray
 Progress = Callable[[int, int], None]
@@ -142,13 +142,6 @@ def tokenize_all(
         path = Path(data.cache or folder) / f"{split}-{corpus.type}-{digest}"
         stores.append(tokenize(corpus, split, tokenizers, path, data, report))
     return stores
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    with open(folder / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
-        yield
 
 
 def _identity(corpus: CorpusConfig, split: Split, tokenizers: TokenizerPair, data: DataConfig) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class Hypothesis(NamedTuple):
 SEARCH_TOKENS = 16_384
 """Source tokens searched together at most, padding included: long texts come in smaller batches."""
 
+NEVER = 1.0
+"""The margin with which no word stops early."""
+
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 
 
@@ -95,8 +98,9 @@ class DecodingConfig:
     """Speculation: words drafted at a time."""
     exit: int = 0
     """Greedy search in which words stop after so many decoder layers where the model is sure of them; 0: none do."""
-    exit_margin: float = 1.0
-    """How sure: by how much the most probable word must lead the second. 0: whatever they are; 1: never."""
+    exit_margin: float = NEVER
+    """How sure: by how much the most probable word must lead the second. 0: whatever they are; 1: never. A call that
+    asks for an exit takes the margin that `anydepth confidence` found in the place of 1."""
     sample: bool = False
     """Draw every word at random from the model's distribution, instead of searching for the best sentence."""
     temperature: float = 1.0

@@ -42,7 +42,9 @@ class ReconstructionConfig:
 
     type: Literal["reconstruction"] = "reconstruction"
     model: str
-    """Run of a masked language model with an exit at every layer, as many layers and the same tokenizer."""
+    """Run of a masked language model with an exit at every layer, as many layers and the same tokenizer.
+    The classifier cannot read without it; `guesser.json` of its run has the way to it from there, so that the two can
+    be used from other folders, and moved together."""
     penalty: float = 0.1
     """λ, in nats a layer."""
     every: int = 0

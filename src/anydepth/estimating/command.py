@@ -20,6 +20,7 @@ from anydepth.data.tokenizer import Tokenizer, TokenizerPair, tokens_in_front
 from anydepth.depth.perword import MutualInformationConfig, PerWordConfig, ReconstructionConfig
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
+from anydepth.estimating.guesser import find_guesser
 from anydepth.estimating.pictures import draw, some_of
 from anydepth.estimating.pieces import Pieces, with_special
 from anydepth.estimating.reconstruction import Agreement, agreement, depths_of
@@ -95,12 +96,14 @@ def estimate_reconstruction(
 ) -> Estimated:
     """By the losses of a masked language model, for the test texts of a recipe or a run; that model may be the run.
     What is not given is as the recipe has it."""
-    config, _ = config_of(path, settings)
+    config, folder = config_of(path, settings)
     chosen = per_word(config)
     asked = chosen.estimate if chosen else None
-    if not isinstance(asked, ReconstructionConfig):
-        if model is None and isinstance(config.model, ClassifierConfig):
-            raise UserError("--model: which masked language model guesses the words?")
+    if isinstance(asked, ReconstructionConfig):
+        model = model or find_guesser(asked, folder)
+    elif model is None and isinstance(config.model, ClassifierConfig):
+        raise UserError("--model: which masked language model guesses the words?")
+    else:
         asked = ReconstructionConfig(model=str(path))
     penalty, every = asked.penalty if penalty is None else penalty, asked.every if every is None else every
     asked = ReconstructionConfig(model=str(model or asked.model), penalty=penalty, every=every)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from anydepth.config import Config
-from anydepth.data.store import Store, locked
+from anydepth.data.store import Store
 from anydepth.data.tokenizer import Tokenizer
 from anydepth.depth.perword import (
     ConstantConfig,
@@ -18,8 +18,10 @@ from anydepth.depth.perword import (
     ReconstructionConfig,
 )
 from anydepth.errors import UserError
+from anydepth.estimating.guesser import NAME, find_guesser
 from anydepth.estimating.mutual_information import WordDepths, estimate
 from anydepth.estimating.pieces import Pieces, with_special
+from anydepth.files import locked
 
 if TYPE_CHECKING:
     from anydepth.run import Run
@@ -144,23 +146,23 @@ def source_of(config: Config, tokenizer: Tokenizer, folder: Path, device: str = 
         case ConstantConfig(depth=depth):
             estimator = Constant(depth)
         case ReconstructionConfig():
-            estimator = guessing(settings.estimate, layers, tokenizer, device)
+            place = find_guesser(settings.estimate, folder)
+            estimator = guessing(settings.estimate, place, layers, tokenizer, device)
     return DepthSource(settings, layers, tokenizer, estimator)
 
 
-def guessing(settings: ReconstructionConfig, layers: int, tokenizer: Tokenizer, device: str) -> Guessing:
+def guessing(settings: ReconstructionConfig, place: Path, layers: int, tokenizer: Tokenizer, device: str) -> Guessing:
     from anydepth.run import load
 
-    name = "model.encoder.depth.estimate.model"
     try:
-        run = load(settings.model, device)
+        run = load(place, device)
         found = Guessing(run, settings)
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        raise UserError(f"{NAME}: {error}") from None
     if run.tokenizers.source.hash != tokenizer.hash:
-        raise UserError(f"{name}: {settings.model} has another tokenizer than this classifier")
+        raise UserError(f"{NAME}: {place} has another tokenizer than this classifier")
     if (there := len(run.plan().encoder)) != layers:
-        raise UserError(f"{name}: {settings.model} has {there} layers, this classifier {layers}")
+        raise UserError(f"{NAME}: {place} has {there} layers, this classifier {layers}")
     return found
 
 

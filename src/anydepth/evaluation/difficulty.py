@@ -40,6 +40,8 @@ class Difficulty(NamedTuple):
     deviation: list[float]
     part: list[int]
     """The part that each sentence is in, from 0, the easiest."""
+    language: str = ""
+    """Of the test set, if it has one."""
 
     @property
     def names(self) -> list[str]:
@@ -53,6 +55,7 @@ def judge(
     *,
     checkpoints: int = CHECKPOINTS,
     parts: int = PARTS,
+    language: str | None = None,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Difficulty:
@@ -67,7 +70,7 @@ def judge(
     for done, path in enumerate(paths):
         if progress:
             progress(done, len(paths))
-        one = load(run, device, checkpoint=str(checkpoint.step_of(path)))
+        one = load(run, device, checkpoint=str(checkpoint.step_of(path))).in_language(language)
         with naming(test_set.place):
             losses.append([-total for total in one.score(test_set.source, test_set.reference)])
     mean, deviation, part = by_losses(np.array(losses), parts)
@@ -78,6 +81,7 @@ def judge(
         mean=mean.tolist(),
         deviation=deviation.tolist(),
         part=part,
+        language=one.key,
     )
     write_atomically(run / FILE, json.dumps(found._asdict()) + "\n")
     return found

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from anydepth.decoding.decoder import DecodingConfig, Hypothesis
 from anydepth.errors import UserError
-from anydepth.files import new_folder
+from anydepth.files import new_folder, write_durably
+from anydepth.interop.ctranslate2_readme import readme
 from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
@@ -33,13 +34,15 @@ def export(run: Run, depth: str | None, out: Path, quantization: str | None = No
 
 
 def write(run: Run, plans: Plans, out: Path, quantization: str | None = None) -> Path:
-    """Writes the folder that `ctranslate2.Translator` reads."""
+    """Writes the folder that `ctranslate2.Translator` reads, with the tokenizers and how to use it."""
     package()
     with new_folder(out) as folder:
         described = spec(run, unrolled(run, plans, NAME))
         described.validate()
         described.optimize(quantization=quantization)
         described.save(str(folder))
+        run.tokenizers.save(folder)
+        write_durably(folder / "README.md", readme(run, plans))
     return out
 
 

@@ -9,8 +9,10 @@ from torch import Tensor
 from anydepth.config import Config, dump
 from anydepth.data.corpora import DataConfig
 from anydepth.depth.latent import Latent
+from anydepth.depth.perword import ReconstructionConfig
 from anydepth.depth.policy import Alone
-from anydepth.estimating.sources import FILE
+from anydepth.estimating.guesser import find_guesser, remember_guesser
+from anydepth.estimating.sources import FILE, per_word
 from anydepth.files import new_folder, write_durably
 from anydepth.models import BridgeConfig, Translator
 from anydepth.objectives import HaltingObjectiveConfig, SingleConfig
@@ -37,6 +39,9 @@ def write(run: Run, config: Config, tensors: dict[str, Tensor], out: Path) -> Pa
         run.tokenizers.save(folder)
         if run.folder and (depths := run.folder / FILE).exists():
             write_durably(folder / FILE, depths.read_text(encoding="utf-8"))
+        settings = per_word(config)
+        if run.folder and settings and isinstance(settings.estimate, ReconstructionConfig):
+            remember_guesser(settings.estimate, find_guesser(settings.estimate, run.folder), folder, out)
         write_weights(tensors, folder / "model.safetensors", {"tokenizer": run.tokenizers.hash})
         write_durably(folder / "config.toml", dump(config))
     return out

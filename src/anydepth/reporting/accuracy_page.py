@@ -1,5 +1,7 @@
 """Classifiers on the report: accuracy against depth, of one run or of several, and which differences are real."""
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -8,12 +10,14 @@ from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
 from anydepth.evaluation.labels import sign_test
 from anydepth.evaluation.records import Record
+from anydepth.evaluation.repeated import MEANS
 from anydepth.reporting.coloured import for_page
 from anydepth.reporting.figures import ACCENT, INK, SERIES, as_svg, empty_figure, styled
 from anydepth.reporting.page import Page
 
 
-def show_accuracies(page: Page) -> None:
+def show_accuracies(page: Page, means: Mapping[str, Sequence[str]]) -> None:
+    """`means` names the runs whose mean is shown, too."""
     measured = [record for record in page.records if record.grid]
     sets = {record.grid["test_set"] for record in measured if record.grid}
     reference = best_of(measured[0]) if measured else None
@@ -31,6 +35,7 @@ def show_accuracies(page: Page) -> None:
     ]
     page.accuracies = {
         "rows": rows,
+        "means": [row for name, runs in means.items() for row in mean_rows(name, runs, measured)],
         "words": any(row["mean_depth"] is not None for row in rows),
         "repeated": any(row["deviation"] is not None for row in rows),
         "samples": [sample for record in measured for sample in samples(record)],
@@ -40,6 +45,22 @@ def show_accuracies(page: Page) -> None:
         "by_layers": by_layers(measured) if len(sets) == 1 else [],
         "histogram": histogram([row for row in rows if "depths" in row]),
     }
+
+
+def mean_rows(name: str, runs: Sequence[str], measured: list[Record]) -> list[dict[str, Any]]:
+    """The mean over data sets of one kind of classifier, for every depth and early exit that it has on all of them."""
+    records = [record for record in measured if record.name in runs]
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        for cell in [*record.cells, *(record.grid or {}).get(EXITS, ())]:
+            cells.setdefault(cell.get("exit") or depth_name(cell), []).append(cell)
+    sets = len({(record.grid or {})["test_set"] for record in records})
+    return [
+        {"run": name, "depth": depth, "sets": sets}
+        | {key: fmean(cell[key] for cell in each) for key in MEANS if all(key in cell for cell in each)}
+        for depth, each in cells.items()
+        if len(each) == len(records) > 1
+    ]
 
 
 def samples(record: Record) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from anydepth.reporting.figures import INK, SERIES, as_svg, empty_figure, signed
 class DifficultyPart:
     judge: str
     """The run whose losses tell how difficult a sentence is."""
+    language: str
+    """Of the test set, if it has one."""
     checkpoints: int
     names: list[str]
     sizes: list[int]
@@ -31,18 +33,20 @@ def difficulty_part(records: list[Record]) -> DifficultyPart | None:
     for record in records:
         if (found := read_difficulty(record.main.path)) is None:
             continue
-        rows = {one.name: scores for one in records if (scores := scores_by_part(one, found))}
+        tried = [each for one in records for each in (one, *one.languages.values())]
+        rows = {one.name: (one, scores) for one in tried if (scores := scores_by_part(one, found))}
         if not rows:
             continue
         baseline = record.name if record.name in rows else next(iter(rows))
+        compared_with, theirs = rows[baseline]
         compared = [
-            (name, scores, [mine - theirs for mine, theirs in zip(scores, rows[baseline])])
-            for name, scores in rows.items()
+            (name, scores, [mine - other for mine, other in zip(scores, theirs)]) for name, (_, scores) in rows.items()
         ]
         sizes = np.bincount(found.part).tolist()
-        metric = METRICS[main_metric(next(one for one in records if one.name == baseline).cells[0])]
+        metric = METRICS[main_metric(compared_with.cells[0])]
         svg = picture(found.names, compared, baseline, metric) if len(compared) > 1 else ""
-        return DifficultyPart(record.name, len(found.steps), found.names, sizes, baseline, metric, compared, svg)
+        judged = record.name, found.language, len(found.steps), found.names
+        return DifficultyPart(*judged, sizes, baseline, metric, compared, svg)
     return None
 
 

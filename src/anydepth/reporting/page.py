@@ -19,6 +19,9 @@ from anydepth.reporting.layers_page import LayersPart, layers_part
 from anydepth.reporting.training_page import curve_table, training_panels
 from anydepth.selecting.oracle import Oracle
 
+MOST_NAMES = 8
+"""In a page's title."""
+
 
 @dataclass(kw_only=True)
 class Page:
@@ -81,7 +84,10 @@ class Page:
 
     @property
     def title(self) -> str:
-        return " · ".join(record.name for record in self.records)
+        """A few names; of more runs, the first ones and how many others."""
+        names = [record.name for record in self.records]
+        shown = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+        return " · ".join(shown)
 
     @property
     def facts(self) -> list[Record]:

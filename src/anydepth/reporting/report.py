@@ -4,7 +4,7 @@ The page shows numbers from the run folders and nothing else; a part without num
 to make it. `report.html` beside this file is the template, `report.css` its style.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +36,40 @@ from anydepth.selecting.oracle import oracle
 from anydepth.training.cost import TOKENS
 
 
-def write_report(runs: Sequence[str | Path], out: Path, *, baseline: str = "", samples: int | None = None) -> Path:
+def write_report(
+    runs: Sequence[str | Path],
+    out: Path,
+    *,
+    baseline: str = "",
+    samples: int | None = None,
+    means: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
     """Write the report of one run, or the comparison of several, to the file `out`.
 
-    `runs` are as in `read_records`; `samples` is the number of resampled test sets, 0 for no significance test.
+    `runs` are as in `read_records`; `samples` is the number of resampled test sets, 0 for no significance test. `means`
+    names runs, all of them classifiers on data sets of their own, whose mean is shown, too.
     """
     if not runs:
         raise UserError("no run to report: expected at least one run folder")
     records = read_records(runs)
     several = len(records) > 1 and kind_of(records) == "translation"
-    return write_page(records, out, compare(records, baseline, samples) if several else None, samples)
+    return write_page(records, out, compare(records, baseline, samples) if several else None, samples, means)
 
 
-def write_page(records: list[Record], out: Path, comparison: Comparison | None, samples: int | None = None) -> Path:
+def write_page(
+    records: list[Record],
+    out: Path,
+    comparison: Comparison | None,
+    samples: int | None = None,
+    means: Mapping[str, Sequence[str]] | None = None,
+) -> Path:
     page = parts.begin(records)
     if comparison:
         show_comparison(page, comparison)
     elif (kind := kind_of(records)) == "masked language model":
         show_perplexities(page)
     elif kind == "classifier":
-        show_accuracies(page)
+        show_accuracies(page, means or {})
     elif records[0].grid:
         _show_grid(page, SAMPLES if samples is None else samples)
     elif records[0].languages:

@@ -17,9 +17,11 @@ from anydepth.data.labelled import labels_of
 from anydepth.data.labelled_batch import LabelledBatch, labelled_batch
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair
+from anydepth.depth.perword import ReconstructionConfig
 from anydepth.encoder_models import Classifier, ClassifierConfig, Model
 from anydepth.errors import UserError
-from anydepth.estimating.sources import FILE, DepthSource, source_of, write_word_depths
+from anydepth.estimating.guesser import find_guesser, is_run, remember_guesser
+from anydepth.estimating.sources import FILE, DepthSource, per_word, source_of, write_word_depths
 from anydepth.evaluation.labels import accuracy, macro_f1
 from anydepth.plan import Plans
 
@@ -40,9 +42,15 @@ class Classification:
         """Of words, where they have depths of their own."""
 
     def learn_depths(self, stores: list[Store], out: Path) -> None:
-        """Writes the depths that follow from the training texts into the folder of the run."""
+        """Writes the depths that follow from the training texts into the folder of the run, or where the model is that
+        guesses them."""
         if not (out / FILE).exists():
             write_word_depths(self.config, stores, self.tokenizers.source, out / FILE)
+        settings = per_word(self.config)
+        if settings and isinstance(settings.estimate, ReconstructionConfig):
+            given = Path(settings.estimate.model)  # first: a folder may be left of another try
+            guesser = given if is_run(given) else find_guesser(settings.estimate, out)
+            remember_guesser(settings.estimate, guesser, out)
 
     def take_depths(self, folder: Path | None, device: str = "auto") -> "Classification":
         """Uses the depths that a run has."""

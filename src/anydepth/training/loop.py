@@ -58,6 +58,7 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
         if resume:
             run.restore()
         warn_of_warmup(settings, journal)
+        note_what_has_no_effect(settings, optimizers, journal)
         predictions = data.task.predictions(data.batches)
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
@@ -89,6 +90,13 @@ def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
             f"warning: training.optimizer.warmup is {warmup}, but training.steps {settings.steps}: "
             f"the learning rate only reaches {reached}"
         )
+
+
+def note_what_has_no_effect(settings: TrainingConfig, optimizers: Optimizers, journal: Journal) -> None:
+    """Not refused: the plain models of a chain are trained with the recipe of those that learn their depth."""
+    given = {"depth_optimizer": settings.depth_optimizer is not None, "inner_steps": settings.inner_steps > 1}
+    for name in (name for name, there in given.items() if there and not optimizers.learnt_by_depth):
+        journal.say(f"note: training.{name} has no effect: no depth policy of this model learns anything")
 
 
 @contextmanager

@@ -27,10 +27,10 @@ class TrainingConfig:
     """The optimizer and its schedule."""
     depth_optimizer: OptimizerConfig | None = None
     """An optimizer of its own for what depth policies learn (latent depth's logits, ReZero's scales); without it they
-    are weights like any other."""
+    are weights like any other. Without effect where no policy learns: plain models may share a recipe."""
     inner_steps: int = 1
     """Steps on the weights for each update of what depth policies learn, which takes the gradient of the last of them
-    (latent depth, Appendix B.1); 1 trains both together."""
+    (latent depth, Appendix B.1); 1 trains both together. Without effect where no policy learns."""
     objective: ObjectiveConfig = SingleConfig()
     """Which depths a step trains: one sampled plan, the exit grid, or several sub-networks; and latent depth's loss."""
     label_smoothing: float = 0.1
