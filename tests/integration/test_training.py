@@ -280,6 +280,16 @@ def test_a_run_that_is_trained_longer_keeps_its_best_weights(folder: Path, tmp_p
     assert outcome(run)["model"] == before
 
 
+def test_weights_that_were_judged_otherwise_do_not_keep_better_ones_out(folder: Path, tmp_path: Path) -> None:
+    """A loss is never below minus a score."""
+    run, changes = tmp_path / "run", ("training.validate_sentences=3", "training.average=1")
+    train(config(folder, *changes, "training.best=score", "training.steps=6"), run, quiet=True)
+    train(config(folder, *changes), run, resume=True, quiet=True)
+    losses = [line["loss"] for line in metrics(run) if line["kind"] == "valid"]
+    assert losses[-1] == min(losses)
+    assert differences(run, load_file(run / "checkpoints" / "step-00000012" / "model.safetensors")) == 0
+
+
 def test_a_finished_run_of_an_earlier_version_is_left_alone(folder: Path, tmp_path: Path) -> None:
     """Its mark had the number of its last step alone."""
     run, short = tmp_path / "run", config(folder, "training.steps=3", "training.average=1")

@@ -175,6 +175,8 @@ class Training:
         self.data.seek(found.state["position"])
         # what came after the last checkpoint may have been the best
         self.progress, self.saved_step = Progress(**found.state["progress"] | (finished or {})), found.step
+        if self.progress.judged_by not in ("", self.settings.best):
+            self.progress.best, self.progress.without_gain = math.inf, 0
         self.window.begin(self.progress)
         if found.state["machine"] != machine():
             self.journal.say(f"warning: saved with {found.state['machine']}, resumed with {machine()}: bits may differ")
@@ -218,6 +220,7 @@ class Training:
         if not self.data.dev:
             return
         found, progress = self.judge("valid"), self.progress
+        progress.judged_by = self.settings.best
         if found < progress.best:
             progress.best, progress.best_step, progress.without_gain = found, progress.step, 0
             self.release()

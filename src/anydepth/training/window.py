@@ -21,6 +21,8 @@ class Progress:
     seconds: float = 0.0
     best: float = math.inf
     """The dev loss of the weights that are the model now, or minus their score."""
+    judged_by: str = ""
+    """Which of the two, `training.best`; "" where nothing was judged, or by a version that did not say."""
     best_step: int = 0
     without_gain: int = 0
 
