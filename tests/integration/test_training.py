@@ -266,6 +266,17 @@ def test_a_finished_run_can_be_trained_longer(folder: Path, finished: Path, tmp_
     assert longer.keys() == straight.keys()
 
 
+def test_a_crash_on_the_longer_way(folder: Path, tmp_path: Path) -> None:
+    """Before the first checkpoint after the first end, to which the metrics go back, too."""
+    for name in ("straight", "crashed"):
+        train(config(folder, "training.steps=7"), tmp_path / name, quiet=True)
+    train(config(folder), tmp_path / "straight", resume=True, quiet=True)
+    with when(8, "train", crash), pytest.raises(Crash):
+        train(config(folder), tmp_path / "crashed", resume=True, quiet=True)
+    train(config(folder), tmp_path / "crashed", resume=True, quiet=True)
+    assert outcome(tmp_path / "crashed") == outcome(tmp_path / "straight")
+
+
 @pytest.mark.parametrize("average", [1, 3])
 def test_a_run_that_is_trained_longer_keeps_its_best_weights(folder: Path, tmp_path: Path, average: int) -> None:
     """Those of the validation, or of the mean, at its first end: later checkpoints must know about them."""

@@ -86,7 +86,8 @@ class Training(Work):
             return "diverged"
         folder = self.left / "checkpoints"
         saved = checkpoint.steps(folder)
-        return "done" if saved and checkpoint.finished(folder, checkpoint.step_of(saved[-1])) else "interrupted"
+        finished = saved and checkpoint.finished(folder, checkpoint.step_of(saved[-1])) is not None
+        return "done" if finished else "interrupted"
 
     def changes(self) -> list[str]:
         """How the settings of the run that is there differ from those of the chain."""

@@ -140,19 +140,19 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def mark_finished(folder: Path, progress: dict[str, Any]) -> None:
-    """The training has come to its end, and stands there."""
-    write_durably(folder / FINISHED, json.dumps(progress))
+def mark_finished(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """The training has come to its end: what has changed since the checkpoint of its last step."""
+    write_durably(folder / FINISHED, json.dumps({"step": step, "state": state}))
 
 
 def finished(folder: Path, step: int) -> dict[str, Any] | None:
-    """Where a training stood if it came to its end with this step, the one of its newest checkpoint."""
+    """What changed after this step, that of the newest checkpoint, if the training came to its end with it."""
     if not (folder / FINISHED).exists():
         return None
-    progress = json.loads((folder / FINISHED).read_text())
-    if isinstance(progress, int):  # the step alone, as it was written once
-        progress = {"step": progress}
-    return progress if progress["step"] == step else None
+    mark = json.loads((folder / FINISHED).read_text())
+    if isinstance(mark, int):  # the step alone, as it was written once
+        mark = {"step": mark, "state": {}}
+    return mark["state"] if mark["step"] == step else None
 
 
 def weights_file(folder: Path, checkpoint: str) -> Path:

@@ -165,16 +165,16 @@ class Training:
                 if self.settings.start_from:  # not read before: it need not be there to go on from a checkpoint
                     take_weights(self.model, self.settings.start_from)
             return self.journal.rewind(0, 0)
-        finished = checkpoint.finished(self.checkpoints, found.step)
-        if agree(finished is not None, self.ranks):
+        # of a finished run, what came after its last checkpoint counts as well: it may have been the best
+        end = checkpoint.finished(self.checkpoints, found.step)
+        if agree(end is not None, self.ranks):
             self.finished_step = found.step
-        else:
-            self.journal.rewind(found.state["metrics"], found.step)
+        if end != {}:  # as marks of an earlier version are, which do not say how long the journal was
+            self.journal.rewind((end or found.state)["metrics"], found.step)
         checkpoint.load_weights(self.model, found.tensors["model"])
         self.optimizers.restore(found.tensors["optimizer"])
         self.data.seek(found.state["position"])
-        # what came after the last checkpoint may have been the best
-        self.progress, self.saved_step = Progress(**found.state["progress"] | (finished or {})), found.step
+        self.progress, self.saved_step = Progress(**(end or found.state)["progress"]), found.step
         if self.progress.judged_by not in ("", self.settings.best):
             self.progress.best, self.progress.without_gain = math.inf, 0
         self.window.begin(self.progress)
@@ -252,7 +252,8 @@ class Training:
         if not self.due(self.settings.validate_every):
             self.compare()
         self.try_average()
-        first_does(self.ranks, lambda: checkpoint.mark_finished(self.checkpoints, asdict(self.progress)))
+        end = {"progress": asdict(self.progress), "metrics": self.journal.length}
+        first_does(self.ranks, lambda: checkpoint.mark_finished(self.checkpoints, step, end))
 
     def try_average(self) -> None:
         """The mean of the last checkpoints becomes the model if it is better than the best; the last if there is no
