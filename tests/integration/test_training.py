@@ -402,6 +402,19 @@ def test_two_levels_of_training_without_a_second_are_told(
     assert "no effect" not in capfd.readouterr().err
 
 
+def test_weights_of_no_depth_and_fusions_of_no_context_are_told(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
+    latent = ("model.decoder.depth={type='latent'}", "training.objective={type='latent', depth_weight=0.5}")
+    train(config(folder, *short, *latent), tmp_path / "latent")
+    told = plain(capfd.readouterr().err)
+    assert "note: training.objective.depth_weight has no effect: no depth is wanted" in told
+    blocks = ("model.encoder.depth={type='full'}", "model.bridge={type='multiscale', context='none', fusion='add'}")
+    train(config(folder, *short, *blocks), tmp_path / "blocks")
+    assert "note: model.bridge.fusion has no effect: there is no context" in plain(capfd.readouterr().err)
+
+
 # ---- what a run holds
 
 

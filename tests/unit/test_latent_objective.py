@@ -317,10 +317,6 @@ def test_memory_does_not_grow_with_the_batches_of_a_step() -> None:
         ("training.objective={type='latent'}", "training.objective: latent needs a stack with latent depth"),
         ("training.objective={type='latent', beta=-1.0}", "beta: must not be negative"),
         ("training.objective={type='latent', prior_a=0.0}", "prior_a: must be above 0"),
-        (
-            "training.objective={type='latent', depth_weight=0.5}",
-            "training.objective.depth_weight: 0.5 has no effect unless a depth is wanted",
-        ),
         ("training.inner_steps=0", "inner_steps: must be at least 1"),
     ],
 )

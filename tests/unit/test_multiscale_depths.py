@@ -99,8 +99,6 @@ def test_settings_that_contradict_themselves() -> None:
         MultiscaleConfig(encoder_context=False, decoder_context=False)
     with pytest.raises(ValueError, match="blocks: every block has at least 1 layer"):
         MultiscaleConfig(blocks=(2, 0))
-    with pytest.raises(ValueError, match='fusion: "add" has no effect without a context'):
-        MultiscaleConfig(context="none", fusion="add")
 
 
 # ---- a smaller model out of it

@@ -47,8 +47,6 @@ class MultiscaleConfig:
             raise ValueError("blocks: every block has at least 1 layer")
         if self.context != "none" and not (self.encoder_context or self.decoder_context):
             raise ValueError('context: no layer attends to it; "none" says so')
-        if self.context == "none" and self.fusion != "gate":
-            raise ValueError(f'fusion: "{self.fusion}" has no effect without a context; context = "none" leaves it out')
 
     @property
     def fusion_in(self) -> dict[str, str]:

@@ -90,13 +90,6 @@ class LatentObjectiveConfig:
         for name in ("prior_a", "prior_b"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0")
-        # the default stands in the config.toml of every run
-        idle = not (self.encoder_layers or self.decoder_layers)
-        if idle and self.depth_weight not in (0, LatentObjectiveConfig.depth_weight):
-            raise ValueError(
-                f"depth_weight: {self.depth_weight:g} has no effect unless a depth is wanted, "
-                "by encoder_layers or decoder_layers"
-            )
 
     def draw(self, model: Planned, key: str, encoder: Generator, decoder: Generator) -> Tasks:
         return (Task(model.sample(key, encoder, decoder), 1.0),)

@@ -18,6 +18,8 @@ from anydepth.config import Config
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
 from anydepth.errors import UserError
+from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.objectives import LatentObjectiveConfig
 from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
 from anydepth.training.data import TrainingData, prepare, take_weights
@@ -58,7 +60,7 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
         if resume:
             run.restore()
         warn_of_warmup(settings, journal)
-        note_what_has_no_effect(settings, optimizers, journal)
+        note_what_has_no_effect(config, optimizers, journal)
         predictions = data.task.predictions(data.batches)
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
         clock = time.monotonic() - run.progress.seconds
@@ -92,11 +94,24 @@ def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
         )
 
 
-def note_what_has_no_effect(settings: TrainingConfig, optimizers: Optimizers, journal: Journal) -> None:
-    """Not refused: the plain models of a chain are trained with the recipe of those that learn their depth."""
-    given = {"depth_optimizer": settings.depth_optimizer is not None, "inner_steps": settings.inner_steps > 1}
-    for name in (name for name, there in given.items() if there and not optimizers.learnt_by_depth):
-        journal.say(f"note: training.{name} has no effect: no depth policy of this model learns anything")
+def note_what_has_no_effect(config: Config, optimizers: Optimizers, journal: Journal) -> None:
+    """Not refused: the plain models of a chain are trained with the recipe of those that learn their depth, and runs
+    that were trained so must load."""
+    settings, nothing_learns = config.training, "no depth policy of this model learns anything"
+    objective, bridge = settings.objective, getattr(config.model, "bridge", None)
+    notes: dict[str, str] = {}
+    if settings.depth_optimizer is not None and not optimizers.learnt_by_depth:
+        notes["training.depth_optimizer"] = nothing_learns
+    if settings.inner_steps > 1 and not optimizers.learnt_by_depth:
+        notes["training.inner_steps"] = nothing_learns
+    if isinstance(objective, LatentObjectiveConfig):
+        wanted = objective.encoder_layers or objective.decoder_layers
+        if not wanted and objective.depth_weight not in (0, LatentObjectiveConfig.depth_weight):
+            notes["training.objective.depth_weight"] = "no depth is wanted, by encoder_layers or decoder_layers"
+    if isinstance(bridge, MultiscaleConfig) and bridge.context == "none" and bridge.fusion != "gate":
+        notes["model.bridge.fusion"] = "there is no context"
+    for name, reason in notes.items():
+        journal.say(f"note: {name} has no effect: {reason}")
 
 
 @contextmanager
