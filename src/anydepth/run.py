@@ -189,7 +189,9 @@ class Run:
     def classifier(self) -> Classifier:
         """The model, if it classifies."""
         if not isinstance(self.model, Classifier):
-            raise UserError(f"{self.folder or 'this run'} is a {self.config.model.type}: it does not classify")
+            summarizes = isinstance(self.model, Translator) and self.config.data.pairs == "summaries"
+            does = "summarizes" if summarizes else f"is a {self.config.model.type}"
+            raise UserError(f"{self.folder or 'this run'} {does}: it does not classify")
         return self.model
 
     @cached_property

@@ -172,6 +172,8 @@ def test_attention_is_on_the_page(runs: dict[str, Path], tmp_path: Path, cli: Cl
     assert "<h3>three &lt;four&gt;</h3>" in page
     code, _, said = cli("attention", runs["deep"], "--text", "one", "--depth", "9-9")
     assert (code, "depth 9-9: this run has" in said) == (2, True)
+    code, _, said = cli("attention", runs["deep"], "--text", " ")
+    assert (code, said) == (2, "anydepth: --text: there is no word in it\n")
 
 
 # ---- gradients

@@ -122,6 +122,7 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
         assert cell["interval"][0] < cell["accuracy"] < cell["interval"][1]
         assert f"{cell['accuracy']:.2f}" in out
         assert f"{cell['macro_f1']:.2f}" in (trained / "report.html").read_text()
+    assert "<li>batch" not in (trained / "report.html").read_text()  # as many as are good: none was asked for
     guessing = 100 * max(right.count(label) for label in right) / len(right)
     assert grid["cells"][1]["interval"][0] > guessing
     code, out, _ = cli("evaluate", trained, "--data", folder / "train.tsv", "--batch", 7, "--out", tmp_path / "other")
@@ -129,7 +130,11 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
     assert json.loads((tmp_path / "other" / "grid.json").read_text())["sentences"] == 300
     cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "third")
     again = json.loads((tmp_path / "third" / "grid.json").read_text())
-    cli("evaluate", trained, "--data", folder / "dev.tsv", "--batch", 7, "--out", tmp_path / "other")
+    odd = tmp_path / "some-odd.tsv"
+    odd.write_text((folder / "dev.tsv").read_text() + "no label\n")
+    code, _, err = cli("evaluate", trained, "--data", odd, "--batch", 7, "--out", tmp_path / "other")
+    assert f"skipped 1 lines: 1 with too few columns ({odd}:" in err
+    assert "other/grid.json: scores of other weights, settings or another test set are replaced" in err
     replaced = json.loads((tmp_path / "other" / "grid.json").read_text())  # other texts: nothing is kept
     assert [cell["loss"] for cell in replaced["cells"]] == [cell["loss"] for cell in again["cells"]]
     cli("evaluate", trained, "--data", folder / "train.tsv", "--out", tmp_path / "other")

@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["trian"], "No such command 'trian'"),
         (["train"], "Missing argument 'RECIPE.toml'"),
         (["translate", "run", "--beam", "five"], "Invalid value for '--beam'"),
-        (["subnetworks", "12", "--strategy", "best"], "'--strategy'"),
+        (["subnetworks", "12", "--strategy", "best"], "Invalid value for '--strategy': 'best' is not one of"),
         (["subnetworks", "twelve"], "Invalid value for 'LAYERS'"),
         (["subnetworks", "0"], "0 layers: expected at least 1"),
         (["evaluate", "run", "--source", "a"], "--source and --reference: give both or neither"),

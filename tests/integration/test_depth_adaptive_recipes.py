@@ -216,3 +216,6 @@ def test_other_models_are_repeated_too(tmp_path: Path, cli: Cli) -> None:
     assert (code, "--folds: cuts labelled files" in err) == (2, True)
     code, _, err = cli("repeat", recipe, "--folds", -1, "--out", tmp_path / "folds", *changes(*settings))
     assert (code, "'--folds': Input should be greater" in err) == (2, True)
+    code, _, err = cli("repeat", recipe, "--folds", 2, "--out", tmp_path / "folds", *changes(*settings))
+    assert code == 2
+    assert "--folds 2: too few parts to train, validate and test on; expected 3 or more" in err

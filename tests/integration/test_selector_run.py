@@ -271,3 +271,8 @@ def test_mistakes_are_named(cli: Cli, folder: Path) -> None:
     code, _, err = cli("selector", run, *files, *QUICK, "--beam", 1, "--sentences", 11, "--out", folder / "small")
     assert code == 2
     assert "has labels of other sentences" in err
+    (folder / "empty").touch()
+    nothing = ["--source", folder / "empty", "--reference", folder / "empty", "--out", folder / "other"]
+    code, _, err = cli("selector", run, *nothing)
+    assert (code, "no sentence to learn from" in err) == (2, True)
+    assert not (folder / "other").exists()  # or the next try would be told of labels of other sentences

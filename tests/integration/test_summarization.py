@@ -137,6 +137,8 @@ def test_verbs_of_other_tasks_refuse(run: Path, documents: Path, tmp_path: Path,
     code, _, said = cli("translate", run, documents)
     assert code == 2
     assert said.strip() == f"anydepth: {run} summarizes: it does not translate"
+    code, _, said = cli("classify", run, documents)
+    assert (code, said.strip()) == (2, f"anydepth: {run} summarizes: it does not classify")
     code, _, said = cli("evaluate", run, "--lowercase", "--out", tmp_path / "here")
     assert code == 2
     assert "ROUGE never looks at case" in said

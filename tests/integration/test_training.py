@@ -132,7 +132,8 @@ def test_sigterm_through_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in err
     step = metrics(run)[-1]["step"]
-    assert f"stopped after step {step}; go on with --resume" in plain(err)
+    assert f"stopped after step {step}" in plain(err)
+    assert f"{run} can go on with --resume" in plain(err)
     more = f"training.steps={step + 5}"
     result = command(*arguments, "--resume", "--set", more)
     assert result.returncode == 0, result.stderr
@@ -592,6 +593,7 @@ def test_a_lost_training_is_one_line_and_exit_code_2(folder: Path, tmp_path: Pat
     complaints = [line for line in result.stderr.splitlines() if line.startswith("anydepth: ")]
     assert len(complaints) == 1
     assert "training diverged at step 2" in complaints[0]
+    assert "Nothing was saved yet" in complaints[0]
     assert "training.optimizer.learning_rate" in complaints[0]
     assert "Traceback" not in result.stderr
 

@@ -226,7 +226,7 @@ def test_margins_that_are_found_at_once_are_all_kept(tmp_path: Path) -> None:
 def test_in_python_an_exit_takes_the_margin_that_was_found(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "run")
     run = anydepth.load(tmp_path / "run", device="cpu")
-    with pytest.raises(UserError, match=r"exit 1 of depth 2-2 must be is not known: run .* or give a margin"):
+    with pytest.raises(UserError, match=r"exit 1 of depth 2-2 must be is not known: run .* \(--exit-margin, in Python"):
         run.translate(TEXTS, beam=1, exit=1)
     stopping = run.translate(TEXTS, beam=1, exit=1, exit_margin=0.0)
     full = run.translate(TEXTS, beam=1)

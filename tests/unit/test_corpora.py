@@ -8,7 +8,7 @@ import pytest
 
 from anydepth.data import corpora, lines
 from anydepth.data.builtin_corpora import Builtin
-from anydepth.data.corpora import DataConfig, Jsonl, ParallelText, Tsv
+from anydepth.data.corpora import DataConfig, Jsonl, ParallelText, Text, Tsv
 from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
 
@@ -42,6 +42,17 @@ def test_byte_order_mark_line_ends_and_missing_last_newline(tmp_path: Path) -> N
     assert count_rows(corpus) == 3
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_utf_16_is_refused_not_read_as_a_part_of_its_lines(tmp_path: Path, zipped: bool) -> None:
+    """Without its mark, a line of ASCII in UTF-16 is valid UTF-8 with NULs in it."""
+    file = tmp_path / ("text.gz" if zipped else "text")
+    text = "one\ntwo\n".encode("utf-16")
+    file.write_bytes(gzip.compress(text) if zipped else text)
+    for look in (read, count_rows):
+        with pytest.raises(UserError, match=f"{file} is UTF-16; expected UTF-8"):
+            look(Text(path=str(file)))
+
+
 def test_unusable_lines_are_counted_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST_LINE", 20)
     source = [b"one", b"", b"three", b"four", b"f\xffve", b"six" * 30, b"x" * 19, b"   "]
@@ -52,7 +63,7 @@ def test_unusable_lines_are_counted_with_their_place(tmp_path: Path, monkeypatch
     assert skips.examples["invalid UTF-8"] == [f"{tmp_path}/target:3", f"{tmp_path}/source:5"]
     assert skips.examples["over-long"] == [f"{tmp_path}/source:6"]
     assert skips.summary() == (
-        f"skipped 6 pairs: 3 empty line ({tmp_path}/source:2, {tmp_path}/target:4, {tmp_path}/source:8); "
+        f"skipped 6 lines: 3 empty line ({tmp_path}/source:2, {tmp_path}/target:4, {tmp_path}/source:8); "
         f"2 invalid UTF-8 ({tmp_path}/target:3, {tmp_path}/source:5); 1 over-long ({tmp_path}/source:6)"
     )
 

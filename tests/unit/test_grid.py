@@ -12,6 +12,7 @@ from anydepth.evaluation.cells import best, fastest_within, pareto_front, tellin
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.samples import Piece, choose_samples, differences
+from anydepth.evaluation.statistics import read_statistics
 from anydepth.files import read_lines
 from anydepth.plan import parse_depth
 
@@ -98,6 +99,36 @@ def test_a_lost_output_is_decoded_again(tmp_path: Path) -> None:
     (tmp_path / "outputs" / "1-1.txt").unlink()
     run_grid(run, tmp_path, ["1-1", "2-2"])
     assert run.decoded == ["1-1", "2-2", "1-1"]
+
+
+@pytest.mark.parametrize("name", ["source", "reference"])
+def test_a_damaged_test_set_is_written_again(tmp_path: Path, name: str) -> None:
+    run_grid(Toy(), tmp_path, ["1-1"])
+    file = tmp_path / "outputs" / f"{name}.txt"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    run_grid(Toy(), tmp_path, ["1-1"])
+    assert file.read_bytes() == whole
+
+
+def test_a_grid_that_is_no_grid_is_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text("[]")
+    assert len(run_grid(Toy(), tmp_path, ["1-1"])["cells"]) == 1
+
+
+def test_outputs_that_do_not_fit_the_references_are_named(tmp_path: Path) -> None:
+    run_grid(Toy(), tmp_path, ["1-1"])
+    output = tmp_path / "outputs" / "1-1.txt"
+    for damaged, lines in (
+        (output, "it has 3 lines, reference.txt beside it 12"),
+        (output.with_name("reference.txt"), ""),
+    ):
+        damaged.write_text("one\n" * 3 if lines else "")
+        with pytest.raises(UserError, match=rf"1-1\.txt is damaged: {lines}.*anydepth evaluate"):
+            read_statistics(tmp_path, ["1-1"], lowercase=False)
+    output.write_text("")  # as many lines as there are references: none
+    with pytest.raises(UserError, match=r"1-1\.txt is damaged: it has 0 lines"):
+        read_statistics(tmp_path, ["1-1"], lowercase=False)
 
 
 @pytest.mark.parametrize("changed", [{"beam": 1}, {"batch": 8}, {"lowercase": True}, {"run": Toy("w2")}])

@@ -208,6 +208,9 @@ def test_what_is_no_run_is_named(tmp_path: Path, runs: list[Path]) -> None:
     (broken / "grid.json").write_text("{")
     with pytest.raises(UserError, match=r"grid\.json: not JSON"):
         write_report([broken], tmp_path / "report.html")
+    (broken / "grid.json").write_text("[]")
+    with pytest.raises(UserError, match=r"grid\.json: expected a JSON object, not \[\]"):
+        write_report([broken], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 

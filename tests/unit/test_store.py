@@ -217,7 +217,7 @@ def test_errors(tmp_path: Path) -> None:
         tokenize(unequal, "train", word_tokenizer(), tmp_path / "store", data)
     (tmp_path / "empty").write_text("\n\n")
     empty = ParallelText(source=str(tmp_path / "empty"), target=str(tmp_path / "empty"))
-    with pytest.raises(UserError, match="no usable pair; skipped 2 pairs: 2 empty line"):
+    with pytest.raises(UserError, match="no usable line; skipped 2 lines: 2 empty line"):
         tokenize(empty, "train", word_tokenizer(), tmp_path / "store", data)
     with pytest.raises(UserError, match="two/store: cannot keep tokenized data there: Not a directory"):
         tokenize(Builtin(size=3), "train", word_tokenizer(), tmp_path / "two" / "store", data)

@@ -203,7 +203,7 @@ def test_existing_files_instead_of_training(tmp_path: Path, data: DataConfig) ->
 def test_training_on_a_sample(tmp_path: Path, data: DataConfig) -> None:
     reports: list[str] = []
     sampled = build(TokenizerConfig(vocabulary=300, sample=50), data, reports.append)
-    assert "on up to 50 pairs" in reports[0]
+    assert "on up to 50 lines" in reports[0]
     taken = [text for number, text in enumerate(TEXTS) if (number + 1) * 50 // len(TEXTS) > number * 50 // len(TEXTS)]
     assert len(taken) == 50
     both = [side for text in taken for side in (text, text.upper())]
@@ -213,7 +213,7 @@ def test_training_on_a_sample(tmp_path: Path, data: DataConfig) -> None:
 def test_nothing_to_train_on(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n", encoding="utf-8")
     corpus = ParallelText(source=str(tmp_path / "empty"), target=str(tmp_path / "empty"))
-    with pytest.raises(UserError, match="empty: no usable pair; skipped 2 pairs: 2 empty line"):
+    with pytest.raises(UserError, match="empty: no usable line; skipped 2 lines: 2 empty line"):
         build(TokenizerConfig(), DataConfig(train=(corpus,)), print)
 
 

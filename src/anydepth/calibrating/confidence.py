@@ -236,5 +236,6 @@ def find_confidence(
     again = f"anydepth confidence {run.folder} --exit {exit} --depth {depth} --precision {precision} --device {device}"
     again += f" --language {key}" if key else ""
     raise UserError(
-        f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin, exit_margin"
+        f"how sure exit {exit} of depth {depth} must be is {where}: run {again}, or give a margin "
+        "(--exit-margin, in Python exit_margin)"
     )

@@ -70,8 +70,9 @@ def scoring(name: str, folder: Path, config: Config) -> Evaluation:
 def folded(config: Config, fold: int, folds: int) -> Config:
     """With one part of the training corpora to test on and, if the recipe validates, the next one for that."""
     corpora = [corpus for corpus in config.data.train if isinstance(corpus, Labelled)]
-    if folds < 2 + bool(config.data.dev):
-        raise UserError(f"--folds {folds}: too few parts to train, validate and test on")
+    if folds < (least := 2 + bool(config.data.dev)):
+        parts = "train, validate and test on" if config.data.dev else "train and test on"
+        raise UserError(f"--folds {folds}: too few parts to {parts}; expected {least} or more")
     if len(corpora) < len(config.data.train):
         raise UserError("--folds: cuts labelled files into parts; data.train has something else")
     held = (fold, (fold + 1) % folds) if config.data.dev else (fold,)

@@ -49,7 +49,11 @@ def do_all(wanted: list[Work], folder: Path, quiet: bool = False) -> None:
             title = f"{number}/{len(wanted)} {work.kind} {work.name}"
             console.print(f"{title}: {'goes on' if state == 'interrupted' else 'begins'}")
             start = time.monotonic()
-            work.do(state, quiet)
+            try:
+                work.do(state, quiet)
+            except KeyboardInterrupt:
+                console.print(f"{title}: interrupted; the same command goes on from there")
+                raise
             ended = "diverged" if work.state() == "diverged" else "done"
             console.print(f"{title}: {ended} in {time.monotonic() - start:.1f} s")
 

@@ -72,7 +72,7 @@ def main() -> None:
         # typer's own complaints about flags; their class moves between its versions
         if not hasattr(error, "format_message"):
             raise
-        complain(error.format_message())
+        complain(error.format_message().replace("Value error, ", ""))
     sys.exit(2)
 
 

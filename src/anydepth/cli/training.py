@@ -50,9 +50,14 @@ def train(
     from anydepth.config import load
     from anydepth.training.loop import train
 
-    folder = out or Path("runs") / recipe.stem
-    train(load(recipe, settings or ()), folder, resume=resume)
-    if os.environ.get("RANK", "0") == "0":
+    folder, first = out or Path("runs") / recipe.stem, os.environ.get("RANK", "0") == "0"
+    try:
+        train(load(recipe, settings or ()), folder, resume=resume)
+    except KeyboardInterrupt:
+        if first and (folder / "config.toml").exists():
+            complain(f"the run in {folder} can go on with --resume")
+        raise
+    if first:
         print(f"The run is in {folder}. Next: anydepth evaluate {folder}")
 
 

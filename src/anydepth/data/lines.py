@@ -3,12 +3,14 @@
 A byte order mark at the start and the line end (LF or CRLF) are not part of the text, everything else is.
 """
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 from anydepth.errors import UserError
 
@@ -54,11 +56,14 @@ def count_lines(path: Path) -> int:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
+def _open(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
     """The bytes of a file, decompressed if it ends in .gz; what goes wrong names the file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield cast(IO[bytes], file)
+            # half of its lines would pass for UTF-8: NUL is a character, too
+            if file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with iconv -f UTF-16 -t UTF-8")
+            yield file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -56,7 +56,7 @@ class Skips:
         for reason, count in self.counts.items():
             more = ", ..." if count > len(self.examples[reason]) else ""
             parts.append(f"{count} {reason} ({', '.join(self.examples[reason])}{more})")
-        return f"skipped {self.total} pairs: " + "; ".join(parts)
+        return f"skipped {self.total} lines: " + "; ".join(parts)
 
 
 class Row(NamedTuple):

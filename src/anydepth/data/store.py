@@ -248,7 +248,7 @@ class _Writer:
                     progress(self.meta["read"] + unread.total, total)
         skips = unread + self.over_long
         if not self.meta["pairs"]:
-            raise UserError(f"{name_of(corpus)}: no usable pair; {skips.summary() or 'there are no lines'}")
+            raise UserError(f"{name_of(corpus)}: no usable line; {skips.summary() or 'there are no lines'}")
         self.meta |= {"skips": asdict(skips), "finished": True}
         self._save()
 

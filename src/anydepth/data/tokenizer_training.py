@@ -35,8 +35,8 @@ def build(
     _check_usable(data)
     quotas = _quotas(data, config.sample)
     kind = "joint" if config.joint else "separate"
-    pairs = sum(wanted for wanted, _ in quotas)
-    report(f"training {kind} {config.type} tokenizer, {config.vocabulary} tokens, on up to {pairs} pairs")
+    lines = sum(wanted for wanted, _ in quotas)
+    report(f"training {kind} {config.type} tokenizer, {config.vocabulary} tokens, on up to {lines} lines")
     untagged = replace(config, vocabulary=config.vocabulary - len(added))
     if config.joint:
         tokenizer = train_tokenizer(_Sample(data, (0, 1), quotas), untagged).with_tokens(added)
@@ -70,7 +70,7 @@ def _check_usable(data: DataConfig) -> None:
     skips = Skips()
     if not any(True for corpus in data.train for _ in read_pairs(corpus, "train", skips)):
         names = ", ".join(name_of(corpus) for corpus in data.train)
-        raise UserError(f"{names}: no usable pair; {skips.summary() or 'there are no lines'}")
+        raise UserError(f"{names}: no usable line; {skips.summary() or 'there are no lines'}")
 
 
 def _quotas(data: DataConfig, size: int) -> tuple[tuple[int, int], ...]:
@@ -134,7 +134,7 @@ def _alphabet(words: Counter[str], most: int) -> str:
     del counts[END]
     missing = counts.total()
     if not missing:
-        raise UserError("there is no text to train a tokenizer on: the training corpora have no usable pair")
+        raise UserError("there is no text to train a tokenizer on: the training corpora have no usable line")
     enough = (1 - COVERAGE) * missing
     kept: list[str] = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):

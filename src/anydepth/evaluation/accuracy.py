@@ -26,8 +26,9 @@ from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.grid import Progress, machine
+from anydepth.evaluation.grid import Progress, machine, say_replaced
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
+from anydepth.evaluation.texts import say_skipped
 from anydepth.files import write_atomically
 from anydepth.plan import Plans
 from anydepth.run import Run
@@ -69,7 +70,10 @@ def evaluate_labels(
         ]
         settings = settings_of(run, stores, batch) | (notes or {})
         asked = task.in_batches(stores, batch)
+    say_skipped(store.skips for store in stores)
     cells, left = measured_before(out / "grid.json", settings)
+    if not cells:
+        say_replaced(out / "grid.json")
     model = run.classifier
     right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
     write_labels(out / "outputs" / "reference.txt", right, model)
@@ -96,7 +100,7 @@ def measured_before(file: Path, settings: dict[str, Any]) -> tuple[dict[str, Cel
         grid = json.loads(file.read_text(encoding="utf-8"))
         if all(grid[name] == value for name, value in settings.items()):
             return {depth_name(cell): cell for cell in grid["cells"]}, {cell["exit"]: cell for cell in grid[EXITS]}
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         pass  # no earlier evaluation, or one we cannot build on
     return {}, {}
 

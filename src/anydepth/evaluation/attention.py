@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.data.collate import Batch, collate_sources
+from anydepth.errors import UserError
 from anydepth.files import write_atomically
 from anydepth.nn.attention import CrossAttention
 from anydepth.nn.layers import Layer
@@ -36,6 +37,8 @@ class AttentionMap(NamedTuple):
 def write_attention(run: Run, texts: Sequence[str], depth: str | None = None) -> list[AttentionMap]:
     """Translates or summarizes the texts and leaves attention.json in the run's folder."""
     assert run.folder is not None
+    if not all(text.strip() for text in texts):
+        raise UserError("--text: there is no word in it")
     found = [attention_map(run, text, depth) for text in texts]
     maps = json.dumps([one._asdict() for one in found], ensure_ascii=False)
     write_atomically(run.folder / FILE, maps + "\n")

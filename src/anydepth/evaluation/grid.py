@@ -78,7 +78,7 @@ def evaluate(
     settings |= {"lead": lead_scores(source, reference)} if summaries else {}
     settings |= notes or {}
     decode: Decode = run.summarize if summaries else run.translate
-    measured = _measured_before(out, settings, len(source))
+    measured = _measured_before(out, settings, source, reference)
     for done, depth in enumerate(depths):
         if progress:
             progress(done, len(depths), depth)
@@ -152,27 +152,37 @@ def _timed(decode: Decode, source: list[str], depth: str, beam: int, batch: int)
     return [text.replace("\n", " ") for text in hypotheses], seconds
 
 
-def _measured_before(out: Path, settings: dict[str, Any], sentences: int) -> dict[str, tuple[Cell, list[str]]]:
+def _measured_before(
+    out: Path, settings: dict[str, Any], source: list[str], reference: list[str]
+) -> dict[str, tuple[Cell, list[str]]]:
     """Cells and outputs of an earlier evaluation that asked the same question of the same weights."""
     try:
         grid = json.loads((out / "grid.json").read_text(encoding="utf-8"))
         if settings["weights"] is None or any(grid[name] != value for name, value in settings.items()):
             return {}
+        outputs = out / "outputs"
+        if (read_lines(outputs / "source.txt"), read_lines(outputs / "reference.txt")) != (source, reference):
+            return {}  # damaged
         measured = {}
         for cell in grid["cells"]:
-            output = out / "outputs" / f"{depth_name(cell)}.txt"
-            if output.exists() and len(lines := read_lines(output)) == sentences:
+            output = outputs / f"{depth_name(cell)}.txt"
+            if output.exists() and len(lines := read_lines(output)) == len(source):
                 measured[depth_name(cell)] = (cell, lines)
         return measured
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}  # no earlier evaluation, or one we cannot build on
+
+
+def say_replaced(file: Path) -> None:
+    """Before the scores of an earlier, different evaluation are given up."""
+    if file.exists():
+        replaced = "scores of other weights, settings or another test set are replaced"
+        print(f"anydepth: {file}: {replaced}; --out keeps both", file=sys.stderr)
 
 
 def _begin(out: Path, source: list[str], reference: list[str]) -> None:
     """The first depth is measured: only now give up the outputs of an earlier, different evaluation."""
-    if (out / "grid.json").exists():
-        replaced = "scores of other weights, settings or another test set are replaced"
-        print(f"anydepth: {out / 'grid.json'}: {replaced}; --out keeps both", file=sys.stderr)
+    say_replaced(out / "grid.json")
     folder = out / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (*folder.glob("*.txt"), *(out / STATISTICS).glob("*.npz")):

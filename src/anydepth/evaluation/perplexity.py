@@ -25,7 +25,8 @@ from anydepth.describe import describe_plan
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.grid import Progress, machine
+from anydepth.evaluation.grid import Progress, machine, say_replaced
+from anydepth.evaluation.texts import say_skipped
 from anydepth.files import write_atomically
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
@@ -52,7 +53,10 @@ def evaluate_text(
         settings = settings_of(run, stores, batches) | (notes or {})
     if not batches:
         raise UserError("too little held-out text: no word of it is hidden")
+    say_skipped(store.skips for store in stores)
     cells = measured_before(out / "grid.json", settings)
+    if not cells:
+        say_replaced(out / "grid.json")
     asked = [*dict.fromkeys(depths or all_depths(run))]
     for done, depth in enumerate(asked):
         plans = {key: run.plan(depth, key) for key in dict.fromkeys(batch.key for batch in batches)}
@@ -106,7 +110,7 @@ def measured_before(file: Path, settings: dict[str, Any]) -> dict[str, Cell]:
         grid = json.loads(file.read_text(encoding="utf-8"))
         same = all(grid[name] == value for name, value in settings.items())
         return {depth_name(cell): cell for cell in grid["cells"]} if same else {}
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}  # no earlier evaluation, or one we cannot build on
 
 

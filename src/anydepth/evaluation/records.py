@@ -235,6 +235,8 @@ def _read_grid(path: Path) -> dict[str, Any] | None:
         grid: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}; write it again with anydepth evaluate") from None
+    if not isinstance(grid, dict):
+        raise UserError(f"{path}: expected a JSON object, not {grid!r:.40}; write it again with anydepth evaluate")
     for i, cell in enumerate(grid.get("cells", [])):
         if missing := _needed(cell) - cell.keys():
             raise UserError(f"{path}: cell {i + 1} has no {', '.join(sorted(missing))}")

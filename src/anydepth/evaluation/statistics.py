@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from anydepth.errors import UserError
 from anydepth.evaluation.metrics import AnyStatistics, Statistics
 from anydepth.files import read_lines, write_atomically
 
@@ -41,6 +42,9 @@ def read_statistics(
         if not output.exists():
             continue
         hypotheses = read_lines(output)
+        if len(hypotheses) != len(references) or not references:
+            counts = f"{len(hypotheses)} lines, reference.txt beside it {len(references)}"
+            raise UserError(f"{output} is damaged: it has {counts}; write it again with anydepth evaluate")
         statistics = _read(folder, depth, kind, _origin(kind, hypotheses, references, lowercase))
         if statistics is None:
             scorer = scorer or kind.scorer(references, lowercase)

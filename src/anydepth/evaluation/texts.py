@@ -4,7 +4,7 @@ import codecs
 import gzip
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from anydepth.errors import TextError, UserError
 if TYPE_CHECKING:
     from anydepth.config import Config
     from anydepth.data.corpora import CorpusConfig, Split
+    from anydepth.data.reading import Skips
     from anydepth.run import Run
 
 
@@ -94,9 +95,13 @@ def read_test_sets(
         rows = list(islice(read_rows(corpus, on, skips), sentences or None))
         texts = [row.source for row in rows], [row.target or "" for row in rows]
         found[corpus.key] = TestSet(*texts, [row.place for row in rows])
-    if summary := skips.summary():
-        print(f"anydepth: {summary}", file=sys.stderr)
+    say_skipped([skips])
     return found
+
+
+def say_skipped(parts: "Iterable[Skips]") -> None:
+    for summary in filter(None, (skips.summary() for skips in parts)):
+        print(f"anydepth: {summary}", file=sys.stderr)
 
 
 def read_test_set(run: Path, *given: Any, **more: Any) -> TestSet:

@@ -24,6 +24,10 @@ Show = Callable[[str, str], Any]
 
 def keep_pairs(pairs: TestSet, folder: Path) -> tuple[Path, Path]:
     """As files, which labels are made of; those of other pairs are not overwritten."""
+    if not pairs.source:
+        raise UserError(
+            "no sentence to learn from: expected at least one pair of source and reference, better thousands"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     files = folder / "source.txt", folder / "reference.txt"
     for file, lines in zip(files, pairs):

@@ -78,7 +78,7 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
                 if run.due(settings.save_every) or stopping:
                     run.save()
                 if stopping:
-                    journal.say(f"stopped after step {run.progress.step}; go on with --resume")
+                    journal.say(f"stopped after step {run.progress.step}")
                     raise KeyboardInterrupt
         run.finish()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from anydepth.errors import UserError
+from anydepth.training import checkpoint
 from anydepth.training.step import Sums
 
 
@@ -72,9 +73,13 @@ class Window:
             # deep models without norms begin far above where guessing is
             limit = max(self.explosion, 2 * self.first)
             if not math.isfinite(nll) or not math.isfinite(float(sums.gradient_norm)) or nll > limit:
+                folder = out / "checkpoints"
+                kept = (
+                    f"The last good state is kept in {folder}" if checkpoint.steps(folder) else "Nothing was saved yet"
+                )
                 raise Diverged(
-                    f"training diverged at step {step}: {nll:.3g} nats a word. The last good state is kept in "
-                    f"{out / 'checkpoints'}; try a lower training.optimizer.learning_rate, a longer warm-up or clip"
+                    f"training diverged at step {step}: {nll:.3g} nats a word. {kept}; try a lower "
+                    "training.optimizer.learning_rate, a longer warm-up or clip"
                 )
 
 
