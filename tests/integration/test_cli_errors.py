@@ -260,7 +260,8 @@ def test_a_full_disk_is_one_line(run: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one\n")
     command = [sys.executable, "-m", "anydepth.cli", "translate", str(run), str(tmp_path / "text")]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     assert (done.returncode, done.stderr) == (2, "anydepth: No space left on device\n")
 
 

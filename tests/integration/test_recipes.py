@@ -355,8 +355,8 @@ def test_a_chain_runs(path: Path, tiny: list[str], results: Path, shallow: Path,
     elif path.parent.name == "latent-depth" and not path.stem.startswith("mlm"):
         path = shallow / path.relative_to(RECIPES)
         out, settings = results / "latent-depth" / SHARED.get(path.stem, path.stem), latent(path, tiny)
-    elif path.stem == "decisive":  # its trainings have other lengths than those of the tables
-        out = results / "decisive"
+    elif path.stem in ("decisive", "choosing"):  # their trainings have other lengths than those of the tables
+        out = results / path.stem
     elif path.parent.name == "flexible-depth":  # the separate models keep their sizes, which the table is about
         settings = [*tiny, "model.encoder.layers=4", "model.decoder.layers=2", "training.validate_depths=[]"]
     elif path.stem.startswith("mlm"):

@@ -2,8 +2,10 @@
 
 import errno
 import io
+import os
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -61,10 +63,17 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # as all text we read is, whatever the locale
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        sys.stdout.flush()  # what cannot be written is told here, and not by Python when it ends
+        sys.exit(code)
     except UserError as error:
         complain(str(error))
+    except BrokenPipeError:  # whoever reads has enough
+        write_no_more()
+        sys.exit(1)
     except OSError as error:
+        if error.errno in DISK_TROUBLE:
+            write_no_more()
         if error.filename is None and error.errno not in DISK_TROUBLE:
             raise
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror))
@@ -74,6 +83,14 @@ def main() -> None:
             raise
         complain(error.format_message().replace("Value error, ", ""))
     sys.exit(2)
+
+
+def write_no_more() -> None:
+    """Python would try again to write what is left when it ends, and complain in its own way."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:
