@@ -16,9 +16,8 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.translating import precision as precisions
 from anydepth.translating.alone import DecoderAlone
-from anydepth.translating.precision import Float32Linear, for_searching
+from anydepth.translating.precision import for_searching
 from anydepth.translating.searching import Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
@@ -161,20 +160,3 @@ def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
     assert model.head is not None
     assert model.head.weight.stride() == (1, 23)
     assert model.encoder.layers[0].grow.weight.is_contiguous()
-
-
-@pytest.mark.parametrize("by_numpy", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("rows", "columns"), [(7, 5), (5, 5), (3, 8)])
-def test_a_single_word_is_multiplied_like_any_other(
-    rows: int, columns: int, bias: bool, by_numpy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By NumPy or not, whatever CPU this is."""
-    monkeypatch.setattr(precisions, "openblas_is_faster", lambda threads: by_numpy)
-    linear = nn.Linear(columns, rows, bias)
-    ours = Float32Linear(linear)
-    assert (ours.matrix is not None) == by_numpy
-    for shape in ((1, columns), (1, 1, columns), (columns,), (4, columns), (2, 3, columns)):
-        x = torch.randn(shape)
-        with torch.no_grad():
-            torch.testing.assert_close(ours(x), linear(x))

@@ -8,11 +8,8 @@ model, which is left as it is.
 import copy
 import warnings
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import torch
-from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor, nn
 
 from anydepth.decoding.decoder import Precision
@@ -26,7 +23,7 @@ def for_searching(model: Translator, precision: Precision) -> Translator:
     device = model.output.weight.device
     on_cpu = device.type == "cpu"
     if precision == "float32":
-        return packed(shared_copy(model), Float32Linear, encoder=False) if on_cpu else model
+        return read_by_column(shared_copy(model)) if on_cpu else model
     if precision == "bfloat16":
         rounded = copy.deepcopy(model).bfloat16()
         return packed(rounded, Bfloat16Linear) if on_cpu and bfloat16_packs() else rounded
@@ -40,10 +37,20 @@ def shared_copy(model: Translator) -> Translator:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def packed(model: Translator, pack: Callable[[nn.Linear], nn.Module], encoder: bool = True) -> Translator:
+def read_by_column(model: Translator) -> Translator:
+    """In memory, the decoder's matrices with more rows than columns stand column by column. MKL multiplies a single
+    word by such a matrix in 0.45 to 0.6 of the time (AMD Zen 4, width 512), and by one with fewer rows in 1.4."""
+    model.head = output_layer(model)
+    for part in (*model.decoder.modules(), model.head):
+        if isinstance(part, nn.Linear) and part.out_features > part.in_features:
+            part.weight = constant(part.weight.t().contiguous().t())
+    return model
+
+
+def packed(model: Translator, pack: Callable[[nn.Linear], nn.Module]) -> Translator:
     """The projections of all layers and the one to words; embeddings, norms and the rest stay as they are."""
     model.head = pack(output_layer(model))
-    for parent in (*(model.encoder.modules() if encoder else ()), *model.decoder.modules()):
+    for parent in (*model.encoder.modules(), *model.decoder.modules()):
         for name, part in list(parent.named_children()):
             # those of a `NormedCrossAttention` are taken apart
             if isinstance(part, nn.Linear) and not isinstance(parent, NormedCrossAttention):
@@ -65,43 +72,7 @@ def constant(tensor: Tensor) -> nn.Parameter:
     return nn.Parameter(tensor.detach(), requires_grad=False)
 
 
-# ---- projections
-
-
-class Float32Linear(nn.Linear):
-    """A projection for single words. If it has more rows than columns, it stands column by column in memory: MKL
-    multiplies a word by such a matrix in 0.45 to 0.6 of the time (AMD Zen 4, width 512), by one with fewer rows in 1.4.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.in_features, linear.out_features, linear.bias is not None, device="meta")
-        weight = linear.weight.t().contiguous().t() if self.out_features > self.in_features else linear.weight
-        self.weight, self.bias = constant(weight), linear.bias
-        self.matrix = self.weight.numpy() if openblas_is_faster(torch.get_num_threads()) else None
-        """The same memory."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.matrix is None or x.numel() != self.in_features:
-            return super().forward(x)
-        found = torch.from_numpy(self.matrix @ x.detach().numpy().reshape(-1)).view(*x.shape[:-1], -1)
-        return found if self.bias is None else found.add_(self.bias)
-
-
-@cache
-def openblas_is_faster(threads: int) -> bool:
-    """Whether NumPy is to multiply single words: on CPUs by AMD, where its OpenBLAS reads a matrix at 17 to 30 GB/s and
-    MKL at 10 to 20. With one thread; OpenBLAS has threads of its own, which are then kept to one as well."""
-    found = {library["internal_api"] for library in threadpool_info() if library["user_api"] == "blas"}
-    if threads > 1 or found != {"openblas"} or not made_by_amd():
-        return False
-    threadpool_limits(1, user_api="blas")
-    return True
-
-
-def made_by_amd() -> bool:
-    """As far as Linux tells."""
-    told = Path("/proc/cpuinfo")
-    return told.exists() and "AuthenticAMD" in told.read_text()
+# ---- packed weights
 
 
 def bfloat16_packs() -> bool:
