@@ -381,38 +381,38 @@ def test_two_trainings_do_not_share_a_folder(folder: Path, finished: Path, tmp_p
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
+SHORT = ("training.steps=2", "training.average=1", "training.validate_every=0")
+
+
 def test_a_warmup_that_never_ends_is_told(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
-    train(config(folder, *short), tmp_path / "run")
+    train(config(folder, *SHORT), tmp_path / "run")
     told = "training.optimizer.warmup is 4, but training.steps 2: the learning rate only reaches 0.005 of 0.01"
     assert told in plain(capfd.readouterr().err)
-    train(config(folder, *short, "training.optimizer.warmup=2"), tmp_path / "other")
+    train(config(folder, *SHORT, "training.optimizer.warmup=2"), tmp_path / "other")
     assert "warmup" not in capfd.readouterr().err
 
 
 def test_two_levels_of_training_without_a_second_are_told(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
     two_levels = ("training.inner_steps=2", "training.depth_optimizer={learning_rate=0.1}")
-    train(config(folder, *short, *two_levels), tmp_path / "run")
+    train(config(folder, *SHORT, *two_levels), tmp_path / "run")
     told = plain(capfd.readouterr().err)
     for name in ("inner_steps", "depth_optimizer"):
         assert f"note: training.{name} has no effect: no depth policy of this model learns anything" in told
-    train(config(folder, *short, *two_levels, "model.decoder.depth={type='rezero'}"), tmp_path / "other")
+    train(config(folder, *SHORT, *two_levels, "model.decoder.depth={type='rezero'}"), tmp_path / "other")
     assert "no effect" not in capfd.readouterr().err
 
 
 def test_weights_of_no_depth_and_fusions_of_no_context_are_told(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    short = ("training.steps=2", "training.average=1", "training.validate_every=0")
     latent = ("model.decoder.depth={type='latent'}", "training.objective={type='latent', depth_weight=0.5}")
-    train(config(folder, *short, *latent), tmp_path / "latent")
+    train(config(folder, *SHORT, *latent), tmp_path / "latent")
     told = plain(capfd.readouterr().err)
     assert "note: training.objective.depth_weight has no effect: no depth is wanted" in told
     blocks = ("model.encoder.depth={type='full'}", "model.bridge={type='multiscale', context='none', fusion='add'}")
-    train(config(folder, *short, *blocks), tmp_path / "blocks")
+    train(config(folder, *SHORT, *blocks), tmp_path / "blocks")
     assert "note: model.bridge.fusion has no effect: there is no context" in plain(capfd.readouterr().err)
 
 
