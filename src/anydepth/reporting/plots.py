@@ -68,6 +68,10 @@ def tradeoff(
     return as_svg(figure, f"{label} against seconds", titles)
 
 
+MOST_NAMES_INSIDE = 8
+"""Of a panel's lines: the names of more are written beside it, where they hide none."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One curve over training steps."""
@@ -82,7 +86,9 @@ class Line:
 @styled
 def curves(lines: Sequence[Line], label: str, *, log: bool = False, whole: bool = False) -> str:
     """One panel of training curves: of numbers on a logarithmic scale, of whole numbers, or of any."""
-    figure, axes = empty_figure(480, 250)
+    named = sum(bool(line.name) for line in lines)
+    beside = named > MOST_NAMES_INSIDE
+    figure, axes = empty_figure(740, max(250, 40 + 17 * named)) if beside else empty_figure(480, 250)
     for line in lines:
         points = [(x, y) for x, y in zip(line.steps, line.values, strict=True) if math.isfinite(y)]
         # beyond a few hundred points the eye sees no more: show means
@@ -100,8 +106,9 @@ def curves(lines: Sequence[Line], label: str, *, log: bool = False, whole: bool 
         _mark_decades(axes)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.margins(x=0.03, y=0.08)
-    if sum(bool(line.name) for line in lines) > 1 or any(line.faint and not line.name for line in lines):
-        axes.legend(labelcolor=INK, fontsize=FONT - 1, handlelength=1.4)
+    if named > 1 or any(line.faint and not line.name for line in lines):
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1)} if beside else {}
+        axes.legend(labelcolor=INK, fontsize=FONT - 1, handlelength=1.4, **place)
     return as_svg(figure, f"{label} over training steps", {})
 
 
