@@ -5,9 +5,9 @@
 
 The first run is what the others are compared with. All read the same test texts, those of similar length together; the
 runs take turns, round after round, and the best round of each counts. Not timed is what belongs to the making of
-batches: tokenization and the depths of words (their milliseconds are given beside). Timed are the copy to the device
-and the pass. On a GPU all is in bfloat16, without padding and as CUDA graphs, except where the model itself decides
-where to stop (halting unit, exits).
+batches: tokenization and the depths of words (their milliseconds are given beside). Timed are the copy to the device,
+the pass and the way of the answers back. On a GPU all is in bfloat16, without padding and as CUDA graphs, except where
+a halting unit decides where to stop.
 
 The bound is the ratio of the FLOPs of all matrix products. Accuracies and their differences (paired, 95 %) are those of
 the runs' grid.json and outputs/, on the whole test set.
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from perword import Shape, flops
 
-from anydepth.classifying.answering import Answer
+from anydepth.classifying.awaiting import Answer
 from anydepth.classifying.leaving import Rule
 from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.labelled_batch import LabelledBatch
@@ -162,7 +162,7 @@ def make_pass(
     plans, answering = system.run.plan(), system.run.answering
 
     def run_all() -> list[Answer]:
-        return [answering(batch, plans, system.rule) for batch in batches]
+        return list(answering.all(batches, plans, system.rule))
 
     return run_all, lambda: [None if each.depths is None else each.depths.cpu().numpy() for each in run_all()]
 

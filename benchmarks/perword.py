@@ -200,7 +200,7 @@ def passing(model: Classifier, batch: LabelledBatch, device: torch.device) -> Ca
     if device.type != "cuda":
         return kernel_by_kernel(model, batch, device)
     answering = Answering(model, half=True)
-    return lambda: answering(batch, model.plan())
+    return lambda: answering.ask(batch, model.plan())
 
 
 def kernel_by_kernel(model: Classifier, batch: LabelledBatch, device: torch.device) -> Callable[[], Any]:

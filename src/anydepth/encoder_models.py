@@ -108,12 +108,17 @@ class EncoderModel(Planned):
         initialise_stack(self.encoder, config.encoder)
 
     @property
-    def exits_everywhere(self) -> bool:
-        """Whether the state after every layer of the deepest plan is that of a depth of its own."""
+    def exits(self) -> list[int]:
+        """The layers of the deepest plan after which the state is that of a depth of its own: those of all depths, or,
+        where other depths take other layers, the last alone."""
         plans = self.encoder_depth.plans()
         deepest = plans[max(plans)].layers
-        prefixes = all(plans.get(depth) == Plan(deepest[:depth]) for depth in range(1, len(deepest) + 1))
-        return prefixes and not self.gated and self.encoder.mix is None
+        prefixes = all(plan.layers == deepest[:depth] for depth, plan in plans.items())
+        return sorted(plans) if prefixes and not self.gated and self.encoder.mix is None else [len(deepest)]
+
+    @property
+    def exits_everywhere(self) -> bool:
+        return self.exits == [*range(1, len(self.plan().encoder) + 1)] and self.encoder.mix is None and not self.gated
 
     def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""

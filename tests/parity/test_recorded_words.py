@@ -9,11 +9,13 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
-from anydepth.classifying.answering import Answering, Coming, answer, in_order
+from anydepth.classifying.answering import Answering, answer
 from anydepth.classifying.labels import labelled
+from anydepth.classifying.leaving import Rule
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
+from anydepth.depth.prefix import PrefixConfig
 from anydepth.nn.perword import lay_out
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -41,7 +43,7 @@ def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, hal
             expected = answer(model, batch.to("cuda"), model.plan()).logits
         found = answering(batch, model.plan()).logits
         tolerance = 0.1 * float(expected.abs().max()) if half else 1e-4
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+        torch.testing.assert_close(found, expected.cpu(), atol=tolerance, rtol=0)
     # nothing is recorded twice for who waits
     assert [len(lane.made) for lane in answering.lanes.all] == [5, 0]
 
@@ -52,8 +54,7 @@ def test_nobody_has_to_wait_for_an_answer_before_the_next_batch(depth: Any) -> N
     model, random = tiny_classifier(depth, LAYERS, width=32, max_positions=600).cuda(), np.random.default_rng(0)
     answering, batches = Answering(model, half=True), [drawn(random, depth, [300, 20, 1, 77]) for _ in range(12)]
     alone = [answering(batch, model.plan()).logits.tolist() for batch in batches]
-    stream = ((number, Coming(answering(batch, model.plan()))) for number, batch in enumerate(batches))
-    assert [found.logits.tolist() for _, found in in_order(stream)] == alone
+    assert [found.logits.tolist() for found in answering.all(batches, model.plan())] == alone
     assert len({str(logits) for logits in alone}) == len(batches)
 
 
@@ -74,9 +75,30 @@ def test_batches_read_at_the_same_time_do_not_meet(depth: Any, half: bool) -> No
         for lane in answering.lanes.all:
             with torch.cuda.stream(lane.stream):
                 torch.cuda._sleep(500_000_000)  # until all are asked; then both lanes have many to read
-        found = [2 * answering(batch, model.plan()).logits for batch in batches]
-        assert [logits.tolist() for logits in found] == alone
+        found = [answering.ask(batch, model.plan()) for batch in batches]
+        assert [(2 * each.get().logits).tolist() for each in found] == alone
     assert all(lane.answered is not event for lane, event in zip(answering.lanes.all, before))
+
+
+@pytest.mark.parametrize("exits", [(), (1, 3)], ids=["everywhere", "some"])
+@pytest.mark.parametrize("rule", [Rule(confidence=0.6), Rule(patience=1)], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_texts_leave_where_they_leave_kernel_by_kernel(norm: str, rule: Rule, exits: tuple[int, ...]) -> None:
+    depth = PrefixConfig(exits=exits)
+    model, random = tiny_classifier(depth, LAYERS, norm=norm, width=32, max_positions=600), np.random.default_rng(0)
+    model, sizes = model.cuda(), [[300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 80], [120] * 40]
+    answering, batches = Answering(model, half=False), [drawn(random, depth, each) for each in 2 * sizes]
+    with torch.no_grad():
+        expected = [answer(model, batch.to("cuda"), model.plan(), rule) for batch in batches]
+    taken = set()
+    for found in (answering.all(batches, model.plan(), rule), (answering(b, model.plan(), rule) for b in batches)):
+        for each, right in zip(found, expected, strict=True):
+            torch.testing.assert_close(each.logits, right.logits.cpu(), atol=1e-4, rtol=0)
+            assert each.depths is not None
+            assert right.depths is not None
+            assert each.depths.tolist() == right.depths.tolist()
+            taken |= set(each.depths.tolist())
+    assert len(taken) > 1
 
 
 def drawn(random: np.random.Generator, depth: Any, sizes: Sequence[int]) -> LabelledBatch:

@@ -9,7 +9,8 @@ import torch
 from classifiers import tiny_classifier
 from conftest import PAD
 
-from anydepth.classifying.answering import AHEAD, Answer, Answering, Coming, in_order
+from anydepth.classifying.answering import Answering
+from anydepth.classifying.awaiting import AHEAD, Answer, Coming, in_order
 from anydepth.classifying.labels import labelled
 from anydepth.classifying.word_places import Lanes
 from anydepth.depth.full import FullConfig
@@ -72,10 +73,10 @@ def test_answers_of_all_lanes_are_those_of_the_ordinary_way(depth: Any, monkeypa
     (lane,) = answering.lanes.all  # on a CPU
     assert not lane.made
     monkeypatch.setattr(answering, "lanes", Lanes(model, 2))
-    monkeypatch.setattr(answering, "records", lambda rule: True)
+    monkeypatch.setattr(answering, "records", lambda: True)
     answering.prepare(batch, model.plan())
     assert [len(lane.made) for lane in answering.lanes.all] == [1, 1]
-    replayed = [answering.replay(batch, model.plan(), lane) for lane in answering.lanes.all]
+    replayed = [answering.read(batch, model.plan(), None, lane).get() for lane in answering.lanes.all]
     for found in (*replayed, answering(batch, model.plan())):
         torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(found.depths, expected.depths)

@@ -22,8 +22,10 @@ from anydepth.encoder_models import Classifier, ClassifierConfig
 from anydepth.errors import UserError
 from anydepth.models import StackConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
+from anydepth.objectives.exit_grid import ExitGridConfig
 from anydepth.objectives.halting import HaltingObjectiveConfig, halting, pseudo_labels
 from anydepth.objectives.single import single
+from anydepth.plan import Request
 
 LENGTHS, LAYERS = [5, 1, 7, 3, 4, 6], 4
 HALTING = PerWordConfig(estimate=HaltingConfig())
@@ -76,6 +78,43 @@ def test_layers_run_only_for_texts_that_have_not_left() -> None:
     found = leave_early(model, batch, model.plan().encoder, Rule(confidence=float(first.detach().quantile(0.5))))
     assert len(set(found.layers.tolist())) > 1
     assert sum(rows) == found.layers.sum()
+
+
+def test_there_may_be_exits_after_some_layers_only() -> None:
+    depth = PrefixConfig(exits=(2, 3))
+    model, batch = tiny_classifier(depth, 5, norm="post"), labelled_batch(LENGTHS)
+    model.output.weight.data.mul_(10)
+    assert model.exits == [int(name) for name in model.depths()] == [2, 3, 5]
+    answers = exits(model, batch)
+    sure = answers.softmax(-1).amax(-1)
+    confidence = float(sure.detach().quantile(0.6))
+    found = leave_early(model, batch, model.plan().encoder, Rule(confidence=confidence))
+    first = [next((n for n in range(3) if sure[n, text] >= confidence), 2) for text in range(len(LENGTHS))]
+    assert found.layers.tolist() == [[2, 3, 5][n] for n in first]
+    assert torch.allclose(found.logits, answers[first, torch.arange(len(LENGTHS))], atol=1e-5)
+    assert len(set(first)) > 1
+
+
+@pytest.mark.parametrize(
+    ("exits", "complaint"), [((0, 2), "at least 1"), ((2, 2), "each once"), ((3, 1), "shallowest first")]
+)
+def test_exits_that_cannot_be_are_refused(exits: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        PrefixConfig(exits=exits)
+
+
+def test_exits_above_the_last_layer_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"depth.exits: 5, but there are 4 layers"):
+        StackConfig(layers=4, depth=PrefixConfig(exits=(2, 5)))
+
+
+def test_only_the_exits_there_are_are_trained_and_drawn() -> None:
+    model = tiny_classifier(PrefixConfig(exits=(1, 3)), 4)
+    (tasks,) = ExitGridConfig().choices(model)
+    assert [len(plans.encoder) for plans, _ in tasks] == [1, 3, 4]
+    generator = torch.Generator().manual_seed(0)
+    drawn = {len(model.encoder_depth.sample(Request(), generator)) for _ in range(60)}
+    assert drawn == {1, 3, 4}
 
 
 def test_rules_are_read() -> None:
@@ -153,17 +192,17 @@ def test_the_objective_and_the_unit_go_together() -> None:
             loads(recipe, [alone])
 
 
-def test_only_models_with_an_exit_at_every_layer_can_be_left_early() -> None:
+def test_only_models_with_exits_can_be_left_early() -> None:
     for depth in (PrefixConfig(), RecurrentConfig(depth=4)):
         check_exits(tiny_classifier(depth))
     refused = (FullConfig(), LayerDropConfig(), LatentConfig(), PerWordConfig())
     for depth in refused:
-        with pytest.raises(UserError, match="an exit at every layer"):
+        with pytest.raises(UserError, match="exits below the last layer"):
             check_exits(tiny_classifier(depth))
 
 
 def test_what_is_mixed_after_the_layers_cannot_be_left_early() -> None:
     """One layer is all there is to leave, but DLCL mixes its state with the words before anyone reads it."""
     mixed = ClassifierConfig(labels=LABELS, encoder=StackConfig(layers=1, mix="dlcl"))
-    with pytest.raises(UserError, match="an exit at every layer"):
+    with pytest.raises(UserError, match="exits below the last layer"):
         check_exits(Classifier(mixed, VOCABULARY, PAD))

@@ -137,7 +137,7 @@ def test_the_shape_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPat
         (ids,) = texts([size])
         places.read(model.plan().encoder, True, np.array(ids), np.ones(size, dtype=np.int64), np.array([size]))
         shapes.append(Shape.of(np.array([size])))
-    assert [shape for _, _, shape in places.made] == [shapes[0], shapes[3]]
+    assert [shape for _, _, shape, _ in places.made] == [shapes[0], shapes[3]]
 
 
 def test_another_lane_is_taken_only_while_those_before_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

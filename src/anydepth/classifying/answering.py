@@ -1,42 +1,29 @@
-"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py).
-
-Nobody waits for a GPU that is asked. Whoever asks about several batches prepares the next one while it is at work, and
-it begins with one before it is done with the last.
-"""
+"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py)."""
 
 import copy
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from anydepth.classifying.awaiting import Answer, Awaited, Coming, in_order
 from anydepth.classifying.leaving import Rule, leave_early
+from anydepth.classifying.leaving_places import Leaving
 from anydepth.classifying.word_places import Lanes, PlacesByShape
-from anydepth.data.collate import mapped
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.nn.packed_attention import KERNEL_HEADS, available
 from anydepth.plan import Plans
 
+Array = np.ndarray
+
 RECORD = True
 """Whether texts on a GPU are read in fixed places. Whether the answers are the same there is for
 tests/parity/test_recorded_words.py to tell."""
-AHEAD = 2
-"""Batches asked about at most before the answer to an earlier one is read."""
 LANES = 2
 """Batches that a GPU reads at the same time, at most."""
-Item = TypeVar("Item")
-
-
-class Answer(NamedTuple):
-    logits: Tensor
-    depths: Tensor | None
-    """Of the words, where they differ."""
 
 
 class Answering:
@@ -51,34 +38,41 @@ class Answering:
         model = copy.deepcopy(self.model).bfloat16() if self.half else self.model
         return Lanes(model, LANES if self.device.type == "cuda" else 1)
 
-    @torch.no_grad()
     def __call__(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
         """Of a padded batch on the host."""
-        if self.records(rule):
-            return self.replay(batch, plans, self.lanes.next())
+        return self.ask(batch, plans, rule).get()
+
+    def all(self, batches: Iterable[LabelledBatch], plans: Plans, rule: Rule | None = None) -> Iterator[Answer]:
+        """Of several, the next one asked about before the last one's answer is there."""
+        for _, found in in_order((None, self.ask(batch, plans, rule)) for batch in batches):
+            yield found
+
+    @torch.no_grad()
+    def ask(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Awaited:
+        if self.records():
+            return self.read(batch, plans, rule, self.lanes.next())
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half and self.device.type == "cuda"):
-            return answer(self.model, batch, plans, rule)
+            return Coming(answer(self.model, batch, plans, rule))
 
     def prepare(self, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> None:
         """Takes the time now that a batch takes only once; where it is recorded, in all lanes."""
-        if not self.records(rule):
+        if not self.records():
             self(batch, plans, rule)
             return
         for lane in self.lanes.all:
-            self.replay(batch, plans, lane)
+            self.read(batch, plans, rule, lane).get()
 
-    def records(self, rule: Rule | None) -> bool:
+    def records(self) -> bool:
         layer = self.model.config.layer
         # flash attention takes other heads too, but only in bfloat16 and where words stand text by text
         flash = self.half and not isinstance(self.model.encoder_depth, PerWord)
         attends = flash or layer.width // layer.heads in KERNEL_HEADS
-        known = rule is None and self.model.depths_are_known
-        return RECORD and self.device.type == "cuda" and available() and attends and known
+        return RECORD and self.device.type == "cuda" and available() and attends and self.model.depths_are_known
 
-    def replay(self, batch: LabelledBatch, plans: Plans, lane: PlacesByShape) -> Answer:
+    @torch.no_grad()
+    def read(self, batch: LabelledBatch, plans: Plans, rule: Rule | None, lane: PlacesByShape) -> Awaited:
         source, words, policy = batch.source.numpy(), batch.words, self.model.encoder_depth
-        refresh = policy.refresh if isinstance(policy, PerWord) else True
         if words is None:
             seen = source != self.model.pad
             tokens, lengths = source[seen], seen.sum(1)
@@ -86,8 +80,17 @@ class Answering:
         else:
             tokens, lengths = source.ravel()[words.places.numpy()], np.diff(words.starts.numpy())
             depths = words.depths.numpy()
+        if rule is not None:
+            return self.leave(lane, plans, rule, tokens, lengths)
+        refresh = policy.refresh if isinstance(policy, PerWord) else True
         logits = lane.read(plans.encoder, refresh, tokens, depths, lengths)
-        return Answer(logits, None if words is None else words.depths)
+        return Coming(Answer(logits, None if words is None else words.depths))
+
+    def leave(self, lane: PlacesByShape, plans: Plans, rule: Rule, tokens: Array, lengths: Array) -> Leaving:
+        if lane.returning:  # has the room
+            lane.returning.get()
+        lane.returning = leaving = Leaving(lane, plans.encoder, rule, tokens, lengths)
+        return leaving
 
 
 def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
@@ -98,43 +101,3 @@ def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | N
         pooled, words = model.read_words(batch, plans.encoder)
         return Answer(model.logits(pooled), words.depths)
     return Answer(model.logits(model(batch, plans)), None)
-
-
-class Awaited(Protocol):
-    """An answer that may not be there yet."""
-
-    def is_there(self) -> bool: ...
-
-    def get(self) -> Answer:
-        """Waits for it."""
-
-
-class Coming:
-    """An answer on its way to the host."""
-
-    def __init__(self, found: Answer) -> None:
-        # read at once, it would also wait for all that the GPU is asked from now on
-        self.answer = mapped(lambda tensor: tensor.to("cpu", non_blocking=True), found)
-        device = found.logits.device
-        self.arrival = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-
-    def is_there(self) -> bool:
-        return self.arrival is None or self.arrival.query()
-
-    def get(self) -> Answer:
-        if self.arrival is not None:
-            self.arrival.synchronize()
-        return self.answer
-
-
-def in_order(asked: Iterable[tuple[Item, Awaited]]) -> Iterator[tuple[Item, Answer]]:
-    """Answers, and what was asked, as they come. The next batch is asked about before the last one's answer is there,
-    but never more than AHEAD of them."""
-    waiting: deque[tuple[Item, Awaited]] = deque()
-    for one in asked:
-        waiting.append(one)
-        while waiting and (len(waiting) > AHEAD or waiting[0][1].is_there()):
-            item, found = waiting.popleft()
-            yield item, found.get()
-    for item, found in waiting:
-        yield item, found.get()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.classifying.answering import Coming, in_order
+from anydepth.classifying.awaiting import Awaited, in_order
 from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.collate import collate_sources
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
@@ -57,10 +57,10 @@ def classify(
     todo = [number for number, text in enumerate(texts) if text.strip()]
     done = len(texts) - len(todo)
 
-    def ask(places: list[int]) -> tuple[list[int], Coming]:
+    def ask(places: list[int]) -> tuple[list[int], Awaited]:
         numbers = [todo[place] for place in places]
         given = labelled([ids[number] for number in numbers], model.pad, run.key, source)
-        return numbers, Coming(run.answering(given, plans, rule))
+        return numbers, run.answering.ask(given, plans, rule)
 
     together = batches([len(ids[number]) for number in todo], batch or MANY, MANY if batch else TOKENS)
     for numbers, found in in_order(map(ask, together)):

@@ -1,8 +1,9 @@
 """Texts that leave early: the common alternative to depth per word.
 
-A classifier with an exit at every layer answers after each of them. A text leaves at the first whose answer is sure
-enough (as in DeeBERT, Xin et al. 2020, with the probability of the label in the place of entropy), or once so many
-exits in a row have agreed with the one before (PABEE, Zhou et al. 2020). The rest of the batch goes on without it.
+A classifier with an exit at every layer, or at some, answers after each of them. A text leaves at the first whose
+answer is sure enough (as in DeeBERT, Xin et al. 2020, with the probability of the label in the place of entropy), or
+once so many exits in a row have agreed with the one before (PABEE, Zhou et al. 2020). The rest of the batch goes on
+without it.
 """
 
 import re
@@ -40,46 +41,57 @@ class Rule(NamedTuple):
         raise UserError(f"exit {text!r}: expected a probability such as 0.9, or a patience such as 'patience 2'")
 
 
-class Left(NamedTuple):
-    """The answers of a batch."""
+class Departures:
+    """The texts of a batch that have not left, and the answers of all."""
 
-    logits: Tensor
-    """(B, labels) of the exit that each text took."""
-    layers: Tensor
-    """(B,) int64, counted from 1."""
+    def __init__(self, rule: Rule, texts: int, labels: int, like: Tensor) -> None:
+        self.rule, self.waiting = rule, torch.arange(texts, device=like.device)
+        self.logits = like.new_empty(texts, labels)
+        """Of the exit that each text took."""
+        self.layers = torch.empty_like(self.waiting)
+        """Of each text, counted from 1."""
+        self.streak, self.last = torch.zeros_like(self.waiting), torch.full_like(self.waiting, -1)
+
+    def see(self, found: Tensor, layers: int) -> Tensor:
+        """The answers of an exit for the texts that are waiting → the places, among these, of those that stay."""
+        self.logits[self.waiting], self.layers[self.waiting] = found.to(self.logits.dtype), layers
+        label = found.argmax(-1)
+        self.streak, self.last = torch.where(label == self.last, self.streak + 1, 0), label
+        if self.rule.confidence is not None:
+            leaves = found.softmax(-1).amax(-1) >= self.rule.confidence
+        else:
+            leaves = self.streak >= (self.rule.patience or 1)
+        stay = (~leaves).nonzero().flatten()
+        self.waiting, self.streak, self.last = self.waiting[stay], self.streak[stay], self.last[stay]
+        return stay
 
 
 def check_exits(model: Classifier) -> None:
-    """Refuses models of which nobody has trained the exits."""
-    if not model.exits_everywhere:
+    """Refuses models of which nobody has trained exits."""
+    if len(model.exits) < 2:
         depth = model.config.encoder.depth.type
-        raise UserError(f'leaving early needs an exit at every layer (depth "prefix"), which {depth} does not have')
+        raise UserError(f'leaving early needs exits below the last layer (depth "prefix"), which {depth} does not have')
 
 
-def leave_early(model: Classifier, batch: LabelledBatch, plan: Plan, rule: Rule) -> Left:
+def exits_of(model: Classifier, plan: Plan) -> list[int]:
+    """Those on the way of a plan, which is the last of them."""
+    return [*(depth for depth in model.exits if depth < len(plan)), len(plan)]
+
+
+def leave_early(model: Classifier, batch: LabelledBatch, plan: Plan, rule: Rule) -> Departures:
     """Each text's answer at its own exit; layers run only for texts that have not left."""
     x, sees = model.embed(batch)
     assert isinstance(sees, Padded)
-    assert sees.keys is not None
-    waiting = torch.arange(batch.source.shape[0], device=x.device)
-    logits, layers = x.new_empty(len(waiting), model.output.num_embeddings), torch.empty_like(waiting)
-    streak, last = torch.zeros_like(waiting), torch.full_like(waiting, -1)
+    departures, exits = Departures(rule, len(x), model.output.num_embeddings, x), exits_of(model, plan)
     for number, layer in enumerate(plan.layers, start=1):
         x = model.encoder.step(layer, x, None, sees)
-        found = model.logits(model.predict(x, batch))
-        logits[waiting], layers[waiting] = found.to(logits.dtype), number
-        label = found.argmax(-1)
-        streak, last = torch.where(label == last, streak + 1, 0), label
-        if rule.confidence is not None:
-            leaves = found.softmax(-1).amax(-1) >= rule.confidence
-        else:
-            leaves = streak >= (rule.patience or 1)
-        stay = (~leaves).nonzero().flatten()
+        if number not in exits:
+            continue
+        stay = departures.see(model.logits(model.predict(x, batch)), number)
         if not len(stay):
             break
-        if len(stay) < len(waiting):
-            x, waiting, streak, last = x[stay], waiting[stay], streak[stay], last[stay]
-            batch = batch._replace(source=batch.source[stay])
+        if len(stay) < len(x):
+            x, batch = x[stay], batch._replace(source=batch.source[stay])
             assert sees.keys is not None
             sees = Padded(sees.keys[stay])
-    return Left(logits, layers)
+    return departures

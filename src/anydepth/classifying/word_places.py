@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anydepth.classifying.awaiting import Awaited
 from anydepth.encoder_models import Classifier
 from anydepth.nn.attention import Packed, attend_packed
 from anydepth.nn.layers import Layer
@@ -39,7 +40,7 @@ from anydepth.plan import Plan
 
 Array = np.ndarray
 
-MOST = 64
+MOST = 128
 """Shapes kept at a time; the one not used for longest makes room."""
 PARTS = 32
 """Of the next power of two: a layer is recorded for whole numbers of them."""
@@ -94,11 +95,35 @@ def before(counts: Array) -> Array:
     return (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)
 
 
-class WordPlaces:
-    """Batches of one shape, read by a classifier at one depth."""
+class Passage(NamedTuple):
+    """Through a room of states, in which one part of the layers leaves words for the next."""
 
-    def __init__(self, model: Classifier, plan: Plan, refresh: bool, shape: Shape, recorder: Recorder | None) -> None:
+    rows: int = 0
+    """Of the room; 0 if words stay where they are."""
+    enter: bool = False
+    """Whether words are taken from there, and not embedded."""
+    leave: bool = False
+
+
+STAY = Passage()
+
+
+class WordPlaces:
+    """Batches of one shape, read by a classifier at one depth, or by some of its layers."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        plan: Plan,
+        refresh: bool,
+        shape: Shape,
+        recorder: Recorder | None,
+        entry: Tensor | None = None,
+        exit: Tensor | None = None,
+    ) -> None:
+        """Words come from the rows of `entry`, which are given as their tokens, and their states go to `exit`."""
         self.model, self.plan, self.refresh, self.shape, self.recorder = model, plan, refresh, shape, recorder
+        self.entry, self.exit = entry, exit
         weight, words, layers = model.output.weight, shape.words, len(plan)
         self.width, self.heads = model.config.layer.width, model.config.layer.heads
         zeros = partial(torch.zeros, dtype=weight.dtype, device=weight.device)
@@ -145,8 +170,9 @@ class WordPlaces:
         by_length[:] = 0
         by_length[:texts], by_length[places : places + texts] = begins[turns], ends[turns]
         starts[0], starts[1 : texts + 1], starts[texts + 1 :] = 0, ends, count
-        # what stands behind the last word is never read
-        own_tokens[:count], order[:count], rows[:count] = tokens, words.order, words.rows
+        # what stands behind the last word is never read, but looked up where words come from a room
+        own_tokens[:count], own_tokens[count:] = tokens, 0
+        order[:count], rows[:count] = words.order, words.rows
         np.subtract(np.arange(count, dtype=np.int32), np.repeat(begins, lengths), out=positions[:count])
         self.given.copy_(host, non_blocking=True)
 
@@ -168,7 +194,9 @@ class WordPlaces:
     def advance(self, number: int, count: int, alike: bool, last: bool) -> None:
         """One layer, for so many rows; `alike` if all words have one depth. The first one is given embedded words, and
         the last one answers."""
-        if number == 0:
+        if number == 0 and self.entry is not None:
+            self.x[:count] = self.entry.index_select(0, self.listed.tokens[:count])
+        elif number == 0:
             embed_rows(self.x, self.model.source, self.listed, self.steps[0])
         layer = self.model.encoder.layers[self.plan.layers[number]]
         assert isinstance(layer, Layer)
@@ -181,6 +209,8 @@ class WordPlaces:
         if last:
             states = self.model.norm(self.x).to(self.x.dtype)
             self.logits.copy_(self.model.logits(pool_texts(states, self.texts)))
+        if last and self.exit is not None:
+            self.exit[:count] = self.x[:count]
 
     def attend_all(self, layer: Layer, count: int, step: Step) -> Tensor:
         """Words that stand text by text."""
@@ -226,32 +256,53 @@ class PlacesByShape:
         if self.stream:  # the weights may still be on their way
             self.stream.wait_stream(torch.cuda.current_stream(device))
         self.made: OrderedDict[object, WordPlaces] = OrderedDict()
+        self.rooms: dict[int, Tensor] = {}
         self.answered: torch.cuda.Event | None = None
+        self.returning: Awaited | None = None
+        """Who will come back for what was left in a room."""
 
     def is_idle(self) -> bool:
-        return self.answered is None or self.answered.query()
+        gone = self.returning is None or self.returning.is_there()
+        return gone and (self.answered is None or self.answered.query())
 
-    def read(self, plan: Plan, refresh: bool, tokens: Array, depths: Array, lengths: Array) -> Tensor:
+    def read(
+        self,
+        plan: Plan,
+        refresh: bool,
+        tokens: Array,
+        depths: Array,
+        lengths: Array,
+        passage: Passage = STAY,
+    ) -> Tensor:
         """Logits for the stream of whoever asks. It waits for them, and for the last use of weights that it may free
         next; nothing here waits for it, which may be waiting for other places."""
         if self.stream is None:
-            return self.of_shape(plan, refresh, Shape.of(lengths)).read(tokens, depths, lengths)
+            return self.of_shape(plan, refresh, Shape.of(lengths), passage).read(tokens, depths, lengths)
         asking = torch.cuda.current_stream(self.stream.device)
         with torch.cuda.stream(self.stream):
-            logits = self.of_shape(plan, refresh, Shape.of(lengths)).read(tokens, depths, lengths)
+            logits = self.of_shape(plan, refresh, Shape.of(lengths), passage).read(tokens, depths, lengths)
         self.answered = self.stream.record_event()
         asking.wait_event(self.answered)
         logits.record_stream(asking)  # their memory is this stream's, which must not use it again before they are read
         return logits
 
-    def of_shape(self, plan: Plan, refresh: bool, shape: Shape) -> WordPlaces:
-        key = (plan, refresh, shape)
+    def of_shape(self, plan: Plan, refresh: bool, shape: Shape, passage: Passage) -> WordPlaces:
+        key = (plan, refresh, shape, passage)
         if key not in self.made:
             while len(self.made) >= MOST:
                 self.made.popitem(last=False)
-            self.made[key] = WordPlaces(self.model, plan, refresh, shape, self.recorder)
+            doors = [self.room(passage.rows) if open else None for open in (passage.enter, passage.leave)]
+            self.made[key] = WordPlaces(self.model, plan, refresh, shape, self.recorder, *doors)
         self.made.move_to_end(key)
         return self.made[key]
+
+    def room(self, rows: int) -> Tensor:
+        """One for all shapes: whoever enters finds what was left."""
+        if rows not in self.rooms:
+            weight = self.model.output.weight
+            width = self.model.config.layer.width
+            self.rooms[rows] = torch.zeros(rows, width, dtype=weight.dtype, device=weight.device)
+        return self.rooms[rows]
 
 
 class Lanes:

@@ -1,4 +1,4 @@
-"""The first d layers, for every d (tied-multi, Algorithm 1: every layer is an exit)."""
+"""The first d layers, for every d or for some (tied-multi, Algorithm 1: every layer is an exit)."""
 
 from typing import ClassVar, Literal
 
@@ -13,17 +13,30 @@ class PrefixConfig:
 
     type: Literal["prefix"] = "prefix"
     gated: ClassVar[bool] = False
+    exits: tuple[int, ...] = ()
+    """The d there are, beside all layers; empty means every one. Fewer are easier to train, and texts or words that
+    leave early are looked at less often."""
     sample: Literal["uniform", "full"] = "uniform"
-    """How training draws d each step: `uniform` over 1 … L, or always the `full` stack."""
+    """How training draws d each step: `uniform` over the exits, or always the `full` stack."""
+
+    def __post_init__(self) -> None:
+        if list(self.exits) != sorted(set(self.exits)) or (self.exits and self.exits[0] < 1):
+            raise ValueError("exits: expected depths of at least 1, each once, the shallowest first")
+
+    def check(self, layers: int) -> None:
+        if self.exits and self.exits[-1] > layers:
+            raise ValueError(f"depth.exits: {self.exits[-1]}, but there are {layers} layers")
 
     def build(self, layers: int) -> "Prefix":
-        return Prefix(layers, self.sample)
+        return Prefix(layers, self)
 
 
 class Prefix(Depth):
-    def __init__(self, layers: int, sample: str) -> None:
+    def __init__(self, layers: int, config: PrefixConfig) -> None:
         super().__init__(layers)
-        self.uniform = sample == "uniform"
+        self.uniform, self.exits = config.sample == "uniform", {*config.exits, layers}
+        self.everywhere = not config.exits
 
     def plans(self, key: str = "") -> dict[int, Plan]:
-        return every_depth(self.layers)
+        plans = every_depth(self.layers)
+        return plans if self.everywhere else {depth: plans[depth] for depth in plans if depth in self.exits}

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from anydepth.classifying.answering import Answer, Answering
+from anydepth.classifying.answering import Answering
+from anydepth.classifying.awaiting import Answer
 from anydepth.classifying.leaving import Rule, check_exits
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.labelled_batch import LabelledBatch
@@ -128,12 +129,10 @@ def timed(
     answering: Answering, batches: Sequence[LabelledBatch], plans: Plans, rule: Rule | None = None
 ) -> tuple[list[Answer], float]:
     """The answers, and the seconds they took after one batch to warm up; where batches are recorded, after all."""
-    for batch in batches if answering.records(rule) else batches[:1]:
+    for batch in batches if answering.records() else batches[:1]:
         answering.prepare(batch, plans, rule)
     start = time.perf_counter()
-    found = [answering(batch, plans, rule) for batch in batches]
-    if found[-1].logits.is_cuda:
-        torch.cuda.synchronize()
+    found = list(answering.all(batches, plans, rule))
     return found, time.perf_counter() - start
 
 

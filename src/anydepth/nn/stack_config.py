@@ -29,7 +29,7 @@ class StackConfig:
                 f"depth.depth: recurrent runs {self.depth.depth} steps at most, so that only the first "
                 f"{self.depth.depth} of the {self.layers} layers would ever run; use fewer layers or more steps"
             )
-        if self.depth.type == "per-word":
+        if self.depth.type in ("per-word", "prefix"):
             self.depth.check(self.layers)
         if self.mix == "dlcl" and self.depth.type != "full":
             raise ValueError(f"mix: dlcl combines the states of all layers, and {self.depth.type} may leave some out")
