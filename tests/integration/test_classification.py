@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tiny_training import NUMBERS, Crash, crash, metrics, outcome, when
 
 from anydepth.chain import list_chain, run_chain
-from anydepth.classifying.answering import Answer, answer
+from anydepth.classifying.answering import answer
+from anydepth.classifying.awaiting import Coming
 from anydepth.classifying.leaving import Rule
 from anydepth.config import Config, load
 from anydepth.data.labelled_batch import LabelledBatch
@@ -169,16 +170,16 @@ def test_classify(trained: Path, tmp_path: Path, cli: Cli) -> None:
     assert (code, "encoder depths 1, 2" in err) == (2, True)
 
 
-def test_probabilities_are_as_exact_where_logits_are_not(trained: Path) -> None:
+def test_probabilities_are_as_exact_where_logits_are_not(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU computes logits in bfloat16, which cannot tell 0.9985 from 1."""
     run = load_run(trained)
     run.classifier.output_bias.data.copy_(torch.tensor([0.0, 6.5]))
 
-    def rounded(batch: LabelledBatch, plans: Plans, rule: Rule | None) -> Answer:
+    def rounded(batch: LabelledBatch, plans: Plans, rule: Rule | None) -> Coming:
         with torch.autocast("cpu", torch.bfloat16):
-            return answer(run.classifier, batch, plans, rule)
+            return Coming(answer(run.classifier, batch, plans, rule))
 
-    run.__dict__["answering"] = rounded
+    monkeypatch.setattr(run.answering, "ask", rounded)
     for found in run.classify(["nine two one", "one five nine"]):
         assert sum(found.probabilities.values()) == pytest.approx(1.0, abs=1e-6)
 
@@ -587,7 +588,7 @@ def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path
         ((*classify, "--depth", "adaptive", "--exit", "soon"), "exit 'soon': expected a probability"),
         (("classify", adaptive, tmp_path / "in.txt", *early), "--exit: the words of this run have depths of their own"),
         (("evaluate", trained, "--text", "one"), "--text: all words of this run are equally deep"),
-        (("evaluate", adaptive, "--exits", "0.9"), "needs an exit at every layer"),
+        (("evaluate", adaptive, "--exits", "0.9"), "needs exits below the last layer"),
         (("evaluate", trained, "--batch", "-1"), "--batch -1: expected 0 or more"),
     ):
         code, out, err = cli(*command)

@@ -31,7 +31,7 @@ TINY = [
 CONTENTS = {
     "amazon16": 53,
     "figure3": 72,
-    "imdb-table": 24,
+    "imdb-table": 26,
     "layer-weights": 3,
     "table4": 6,
     "trec-table": 13,

@@ -94,6 +94,10 @@ def outputs(record: Record, cell: dict[str, Any], name: str = "") -> np.ndarray 
     return np.array(file.read_text(encoding="utf-8").splitlines()) if file.exists() else None
 
 
+MARKERS = "os^Dv"
+"""Of runs that have the same colour, there being more of them than colours."""
+
+
 @styled
 def picture(records: list[Record]) -> str:
     """Accuracy over the layers that a word runs on average, a line with its 95 % interval for each run; crosses are
@@ -104,7 +108,8 @@ def picture(records: list[Record]) -> str:
         xs, ys, low, high = zip(*points)
         axes.fill_between(xs, low, high, color=color, alpha=0.12, linewidth=0)
         axes.vlines(xs, low, high, color=color, alpha=0.35, linewidth=1.2)
-        axes.plot(xs, ys, color=color, linewidth=1.8, marker="o", markersize=4, label=record.name)
+        shape = MARKERS[place // len(SERIES) % len(MARKERS)]
+        axes.plot(xs, ys, color=color, linewidth=1.8, marker=shape, markersize=4, label=record.name)
         left = [point(cell) for cell in (record.grid or {}).get(EXITS, ())]
         axes.plot([one[0] for one in left], [one[1] for one in left], color=color, linestyle="", marker="x")
     axes.set(xlabel="layers of a word, on average", ylabel="accuracy, %")
