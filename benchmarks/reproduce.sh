@@ -31,6 +31,7 @@ alone() { wait; echo quit | nvidia-cuda-mps-control > /dev/null 2>&1; }
 words() {
     side_by_side
     chain depth-adaptive imdb-table imdb
+    chain depth-adaptive imdb-rates rates
     chain depth-adaptive trec-table trec
     step depths-one-at-a-time anydepth depths "$out/imdb/mlm" --method reconstruction --every 16 --compare \
         --texts 2000 --out "$out/depths.jsonl"
@@ -39,7 +40,7 @@ words() {
     local runs=(plain plain_6 constant_3 constant_4 constant_6 halting information_refresh information_keep joint_refresh
         joint_keep even six information_6_width information_6_words joint_6 reconstruction_refresh_0_1
         reconstruction_keep_0_1 reconstruction_keep_0_2 exits_6_1_0 exits_6_3_0 exits)
-    benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" --json "$out/imdb-speed.json"
+    benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" "$out"/rates/exits_6_* --texts 2000 --json "$out/imdb-speed.json"
     benchmark trec-speed classify_speed "$out"/trec/{plain,plain_6,information_joint_keep,exits} --json "$out/trec-speed.json"
     for corpus in trec imdb; do
         benchmark parity-$corpus finetune_parity "$here/recipes/depth-adaptive/$corpus.toml" --seeds 1 \
