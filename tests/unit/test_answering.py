@@ -12,7 +12,7 @@ from conftest import PAD
 from anydepth.classifying.answering import Answering
 from anydepth.classifying.awaiting import AHEAD, Answer, Coming, in_order
 from anydepth.classifying.labels import labelled
-from anydepth.classifying.word_places import Lanes
+from anydepth.classifying.lanes import Lanes
 from anydepth.depth.full import FullConfig
 from anydepth.depth.perword import PerWordConfig
 from anydepth.nn.perword import lay_out

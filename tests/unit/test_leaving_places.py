@@ -11,8 +11,8 @@ from test_word_places import texts
 
 from anydepth.classifying.answering import Answering
 from anydepth.classifying.labels import labelled
+from anydepth.classifying.lanes import Lanes
 from anydepth.classifying.leaving import Rule
-from anydepth.classifying.word_places import Lanes
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.encoder_models import Classifier

@@ -8,10 +8,12 @@ import torch
 from classifiers import VOCABULARY, tiny_classifier
 from conftest import PAD
 
-from anydepth.classifying import word_places
+from anydepth.classifying import lanes
 from anydepth.classifying.answering import answer
 from anydepth.classifying.labels import labelled
-from anydepth.classifying.word_places import PARTS, Lanes, PlacesByShape, Shape, Sorted, WordPlaces
+from anydepth.classifying.lanes import Lane, Lanes
+from anydepth.classifying.places import PARTS, Shape
+from anydepth.classifying.word_places import Sorted, WordPlaces
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import LatentConfig
@@ -37,7 +39,7 @@ def with_depths(batch: LabelledBatch, depths: np.ndarray, lengths: np.ndarray) -
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
 def test_words_with_depths_of_their_own(norm: str, stopped: Any) -> None:
     model = tiny_classifier(PerWordConfig(stopped=stopped), LAYERS, norm=norm).eval()
-    places, random = PlacesByShape(model), np.random.default_rng(1)
+    places, random = Lane(model), np.random.default_rng(1)
     seen = set()
     for sizes in ([40, 1, 25, 7, 30], [3], [60, 60, 60], [40, 2, 25, 7, 31]):
         lengths = np.array(sizes)
@@ -59,7 +61,7 @@ def test_words_with_depths_of_their_own(norm: str, stopped: Any) -> None:
 )
 def test_plain_classifiers_are_those_whose_words_all_run(depth: Any) -> None:
     model = tiny_classifier(depth, LAYERS if depth.type != "recurrent" else 1).eval()
-    places, ids = PlacesByShape(model), texts([9, 70, 4])
+    places, ids = Lane(model), texts([9, 70, 4])
     tokens, lengths = np.concatenate(ids), np.array([9, 70, 4])
     for name in model.depths():
         plans = model.plan(name)
@@ -113,7 +115,7 @@ def test_tiles_are_as_small_as_running_words_are_few() -> None:
 @pytest.mark.parametrize("stopped", ["refresh", "keep"])
 def test_depths_that_are_all_the_same(stopped: Any) -> None:
     model = tiny_classifier(PerWordConfig(stopped=stopped), LAYERS).eval()
-    places, ids, lengths = PlacesByShape(model), texts([9, 70, 1]), np.array([9, 70, 1])
+    places, ids, lengths = Lane(model), texts([9, 70, 1]), np.array([9, 70, 1])
     for depth in (2, 1, LAYERS):
         depths = np.full(80, depth)
         found = places.read(model.plan().encoder, stopped == "refresh", np.concatenate(ids), depths, lengths)
@@ -124,25 +126,25 @@ def test_depths_that_are_all_the_same(stopped: Any) -> None:
 def test_padding_needs_no_positions_of_its_own() -> None:
     model = tiny_classifier(PerWordConfig(), LAYERS, max_positions=8).eval()
     ids, lengths, depths = texts([5, 7]), np.array([5, 7]), np.arange(12) % LAYERS + 1
-    found = PlacesByShape(model).read(model.plan().encoder, True, np.concatenate(ids), depths, lengths)
+    found = Lane(model).read(model.plan().encoder, True, np.concatenate(ids), depths, lengths)
     expected = answer(model, with_depths(labelled(ids, PAD, ""), depths, lengths), model.plan()).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_shape_not_used_for_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_places, "MOST", 2)
+    monkeypatch.setattr(lanes, "MOST", 2)
     model = tiny_classifier(PerWordConfig(), LAYERS).eval()
-    places, shapes = PlacesByShape(model), []
+    places, shapes = Lane(model), []
     for size in (10, 200, 10, 400):
         (ids,) = texts([size])
         places.read(model.plan().encoder, True, np.array(ids), np.ones(size, dtype=np.int64), np.array([size]))
         shapes.append(Shape.of(np.array([size])))
-    assert [shape for _, _, shape, _ in places.made] == [shapes[0], shapes[3]]
+    assert [shape for _, shape, _ in places.made] == [shapes[0], shapes[3]]
 
 
 def test_another_lane_is_taken_only_while_those_before_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, busy = Lanes(tiny_classifier(PerWordConfig(), LAYERS).eval(), 3), set()
-    monkeypatch.setattr(PlacesByShape, "is_idle", lambda lane: lane not in busy)
+    monkeypatch.setattr(Lane, "is_idle", lambda lane: lane not in busy)
 
     def ask() -> int:
         lane = lanes.next()
@@ -159,7 +161,7 @@ def test_another_lane_is_taken_only_while_those_before_are_at_work(monkeypatch: 
 
 def test_on_a_cpu_nothing_is_at_work_once_it_is_asked() -> None:
     model = tiny_classifier(PerWordConfig(), LAYERS).eval()
-    (ids,), places = texts([9]), PlacesByShape(model)
+    (ids,), places = texts([9]), Lane(model)
     places.read(model.plan().encoder, True, np.array(ids), np.ones(9, dtype=np.int64), np.array([9]))
     assert places.stream is None
     assert places.is_idle()

@@ -1,4 +1,4 @@
-"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (word_places.py)."""
+"""What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (places.py)."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from anydepth.classifying.awaiting import Answer, Awaited, Coming, in_order
+from anydepth.classifying.lanes import Lane, Lanes
 from anydepth.classifying.leaving import Rule, leave_early
 from anydepth.classifying.leaving_places import Leaving
-from anydepth.classifying.word_places import Lanes, PlacesByShape
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
@@ -71,22 +71,19 @@ class Answering:
         return RECORD and self.device.type == "cuda" and available() and attends and self.model.depths_are_known
 
     @torch.no_grad()
-    def read(self, batch: LabelledBatch, plans: Plans, rule: Rule | None, lane: PlacesByShape) -> Awaited:
-        source, words, policy = batch.source.numpy(), batch.words, self.model.encoder_depth
-        if words is None:
-            seen = source != self.model.pad
-            tokens, lengths = source[seen], seen.sum(1)
-            depths = np.full(len(tokens), len(plans.encoder))
-        else:
+    def read(self, batch: LabelledBatch, plans: Plans, rule: Rule | None, lane: Lane) -> Awaited:
+        source, words = batch.source.numpy(), batch.words
+        if words is not None:
             tokens, lengths = source.ravel()[words.places.numpy()], np.diff(words.starts.numpy())
-            depths = words.depths.numpy()
+            logits = lane.read(plans.encoder, self.model.refresh, tokens, words.depths.numpy(), lengths)
+            return Coming(Answer(logits, words.depths))
+        seen = source != self.model.pad
+        tokens, lengths = source[seen], seen.sum(1)
         if rule is not None:
             return self.leave(lane, plans, rule, tokens, lengths)
-        refresh = policy.refresh if isinstance(policy, PerWord) else True
-        logits = lane.read(plans.encoder, refresh, tokens, depths, lengths)
-        return Coming(Answer(logits, None if words is None else words.depths))
+        return Coming(Answer(lane.read_texts(plans.encoder, tokens, lengths), None))
 
-    def leave(self, lane: PlacesByShape, plans: Plans, rule: Rule, tokens: Array, lengths: Array) -> Leaving:
+    def leave(self, lane: Lane, plans: Plans, rule: Rule, tokens: Array, lengths: Array) -> Leaving:
         if lane.returning:  # has the room
             lane.returning.get()
         lane.returning = leaving = Leaving(lane, plans.encoder, rule, tokens, lengths)
@@ -95,8 +92,8 @@ class Answering:
 
 def answer(model: Classifier, batch: LabelledBatch, plans: Plans, rule: Rule | None = None) -> Answer:
     if rule is not None:
-        left = leave_early(model, batch, plans.encoder, rule)
-        return Answer(left.logits, left.layers.repeat_interleave((batch.source != model.pad).sum(1)))
+        lengths = (batch.source != model.pad).sum(1).cpu().numpy()
+        return leave_early(model, batch, plans.encoder, rule).answer(lengths)
     if isinstance(model.encoder_depth, PerWord):
         pooled, words = model.read_words(batch, plans.encoder)
         return Answer(model.logits(pooled), words.depths)

@@ -1,6 +1,6 @@
 """Texts that leave early, read in fixed places.
 
-The layers between two exits are recorded as those of a shallow classifier are (word_places.py). Only the host can tell
+The layers between two exits are recorded as those of a shallow classifier are (text_places.py). Only the host can tell
 how many texts stay, so it looks at the answers of every exit, which have to come from the GPU first; the states of the
 words stay there, in a room, from which the next part of the layers takes those of the texts that go on. While one batch
 is on its way to the host, the GPU is at work on another, in another lane.
@@ -9,11 +9,11 @@ is on its way to the host, the GPU is at work on another, in another lane.
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from anydepth.classifying.awaiting import Answer, Coming
+from anydepth.classifying.lanes import Lane, Passage
 from anydepth.classifying.leaving import Departures, Rule, exits_of
-from anydepth.classifying.word_places import Passage, PlacesByShape, Shape
+from anydepth.classifying.places import Shape
 from anydepth.nn.recorder import power_of_two
 from anydepth.plan import Plan
 
@@ -23,9 +23,9 @@ Array = np.ndarray
 class Leaving:
     """One batch, from its first exit to its last. The room of its lane is its own until it is done."""
 
-    def __init__(self, lane: PlacesByShape, plan: Plan, rule: Rule, tokens: Array, lengths: Array) -> None:
+    def __init__(self, lane: Lane, plan: Plan, rule: Rule, tokens: Array, lengths: Array) -> None:
         self.lane, self.plan, self.lengths, self.done = lane, plan, lengths, False
-        self.departures = Departures(rule, len(lengths), lane.model.output.num_embeddings, torch.empty(0))
+        self.departures = Departures(rule, len(lengths), lane.model.output.num_embeddings)
         self.parts = list(pairwise([0, *exits_of(lane.model, plan)]))
         self.room, self.staying, self.reached = power_of_two(Shape.of(lengths).words), lengths, 0
         self.coming = self.ask(tokens)
@@ -34,8 +34,8 @@ class Leaving:
         """The next part of the layers, about words: tokens at first, then the rows in which they were left."""
         begin, self.reached = self.parts.pop(0)
         passage = Passage(self.room, enter=begin > 0, leave=bool(self.parts))
-        part, depths = Plan(self.plan.layers[begin : self.reached]), np.full(len(words), self.reached - begin)
-        return Coming(Answer(self.lane.read(part, True, words, depths, self.staying, passage), None))
+        part = Plan(self.plan.layers[begin : self.reached])
+        return Coming(Answer(self.lane.read_texts(part, words, self.staying, passage), None))
 
     def is_there(self) -> bool:
         """Goes on as far as the GPU has come."""
@@ -46,12 +46,11 @@ class Leaving:
     def get(self) -> Answer:
         while not self.done:
             self.go_on()
-        depths = self.departures.layers.repeat_interleave(torch.from_numpy(self.lengths))
-        return Answer(self.departures.logits, depths)
+        return self.departures.answer(self.lengths)
 
     def go_on(self) -> None:
         """Past one exit, whose answers are waited for."""
-        stay = self.departures.see(self.coming.get().logits, self.reached).numpy()
+        stay = self.departures.see(self.coming.get().logits.numpy(), self.reached)
         self.done = not self.parts or not len(stay)
         if self.done:
             return
