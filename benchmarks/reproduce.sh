@@ -37,9 +37,10 @@ words() {
         --texts 2000 --out "$out/depths.jsonl"
     alone
     benchmark perword perword --device cuda --batches 1 8 32 128 --json "$out/perword.json" --picture "$out/perword.svg"
-    local runs=(plain plain_6 constant_3 constant_4 constant_6 halting information_refresh information_keep joint_refresh
-        joint_keep even six information_6_width information_6_words joint_6 reconstruction_refresh_0_1
-        reconstruction_keep_0_1 reconstruction_keep_0_2 exits_6_1_0 exits_6_3_0 exits)
+    local runs=(plain plain_6 constant_3 constant_4 constant_6 halting_correctness_likeliest_0_01
+        halting_likelihood_expected_0_01 halting_likelihood_expected_0_03 halting_likelihood_expected_0_1
+        information_refresh information_keep joint_refresh joint_keep even six information_6_width information_6_words
+        joint_6 reconstruction_refresh_0_1 reconstruction_keep_0_1 reconstruction_keep_0_2 exits_6_1_0 exits_6_3_0 exits)
     benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" "$out"/rates/exits_6_* --texts 2000 --json "$out/imdb-speed.json"
     benchmark trec-speed classify_speed "$out"/trec/{plain,plain_6,information_joint_keep,exits} --json "$out/trec-speed.json"
     for corpus in trec imdb; do

@@ -184,8 +184,8 @@ class Classifier(EncoderModel):
         self.output = nn.Embedding(len(config.labels) or 2, 2 * config.layer.width)
         self.output_bias = nn.Parameter(torch.zeros(self.output.num_embeddings))
         nn.init.normal_(self.output.weight, std=0.02)
-        halts = isinstance(self.encoder_depth, PerWord) and self.encoder_depth.halting
-        self.unit = nn.Linear(config.layer.width, config.encoder.layers) if halts else None
+        self.halting = self.encoder_depth.halting if isinstance(self.encoder_depth, PerWord) else None
+        self.unit = nn.Linear(config.layer.width, config.encoder.layers) if self.halting is not None else None
         """Chooses the depth of every word, where that is how they get one."""
 
     @property
@@ -204,12 +204,12 @@ class Classifier(EncoderModel):
         words, source = batch.words, batch.source.flatten()
         if words is not None:
             return self.read(source.index_select(0, words.places), words, plan), words
-        if self.unit is None:
+        if self.unit is None or self.halting is None:
             raise ValueError("depth per word: the batch does not say how deep its words are")
         every = self.all_words(batch.source)
         x = self.source(source.index_select(0, every.places)[None], every.positions[None])[0]
         x, kept = run_words(self.encoder, x, plan, every, self.refresh)
-        depths = (self.unit(self.norm(x)).argmax(-1) + 1).cpu().numpy()  # a GPU waits here
+        depths = self.halting.depths(self.unit(self.norm(x))).cpu().numpy()  # a GPU waits here
         words = lay_out(depths, every.starts.diff().cpu().numpy(), batch.source.shape[1])
         words = mapped(lambda tensor: tensor.to(batch.source.device), words)
         x, _ = run_words(self.encoder, x, plan, words, self.refresh, kept, first=1)

@@ -595,14 +595,44 @@ def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path
         assert (code, out, complaint in err) == (2, "", True), err
 
 
-def test_a_halting_unit_is_trained_and_used(folder: Path, tmp_path: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("layout", "choice", "oracle", "stopped"),
+    [("padded", "likeliest", "correctness", "refresh"), ("packed", "expected", "likelihood", "keep")],
+)
+def test_a_halting_unit_is_trained_and_used(
+    layout: str, choice: str, oracle: str, stopped: str, folder: Path, tmp_path: Path, cli: Cli
+) -> None:
+    estimate = f"estimate={{type='halting', choice='{choice}'}}, stopped='{stopped}'"
+    settings = (
+        f"model.encoder={{layers=3, depth={{type='per-word', {estimate}}}}}",
+        f"training.objective={{type='halting', oracle='{oracle}'}}",
+        f"batching.layout={layout}",
+    )
+    run = train(config(folder, *settings), tmp_path / "run", quiet=True)
+    code, _, err = cli("evaluate", run)
+    assert code == 0, err
+    (cell,) = json.loads((run / "grid.json").read_text())["cells"]
+    assert 1 <= cell["mean_depth"] <= 3
+    (tmp_path / "in.txt").write_text("a text\nand one more\n")
+    code, out, err = cli("classify", run, tmp_path / "in.txt")
+    assert (code, len(out.splitlines())) == (0, 2), err
+
+
+def test_a_halting_unit_of_before_takes_the_likeliest_depth(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    """A run whose settings know neither `choice` nor `oracle`."""
     settings = (
         "model.encoder={layers=3, depth={type='per-word', estimate={type='halting'}}}",
         "training.objective={type='halting'}",
     )
-    for layout in ("padded", "packed"):
-        run = train(config(folder, *settings, f"batching.layout={layout}"), tmp_path / layout, quiet=True)
+    run = train(config(folder, *settings), tmp_path / "run", quiet=True)
+    written = (run / "config.toml").read_text()
+    before = re.sub(r"^(choice|oracle) = .*\n", "", written, flags=re.M)
+    assert len(written.splitlines()) - len(before.splitlines()) == 2
+    found = []
+    for text in (written, before):
+        (run / "config.toml").write_text(text)
         code, _, err = cli("evaluate", run)
         assert code == 0, err
         (cell,) = json.loads((run / "grid.json").read_text())["cells"]
-        assert 1 <= cell["mean_depth"] <= 3
+        found.append((cell["accuracy"], cell["mean_depth"], cell["loss"]))
+    assert found[0] == found[1]

@@ -23,7 +23,7 @@ from anydepth.errors import UserError
 from anydepth.models import StackConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.exit_grid import ExitGridConfig
-from anydepth.objectives.halting import HaltingObjectiveConfig, halting, pseudo_labels
+from anydepth.objectives.halting import HaltingObjectiveConfig, halting, pseudo_labels, worth
 from anydepth.objectives.single import single
 from anydepth.plan import Request
 
@@ -129,20 +129,64 @@ def test_rules_are_read() -> None:
 
 
 def test_pseudo_labels_are_the_cheapest_right_exit() -> None:
-    right = torch.tensor([[False, True, True], [True, False, True], [False, False, False], [False, False, True]])
-    assert pseudo_labels(right, 0.01).tolist() == [1, 0, 0, 2]
+    right = torch.tensor([[0.0, 1, 1], [1, 0, 1], [0, 0, 0], [0, 0, 1]])
+    for penalty in (0.0, 0.01, 0.49):
+        assert pseudo_labels(right, penalty).tolist() == [1, 0, 0, 2]
     assert pseudo_labels(right, 0.6).tolist() == [1, 0, 0, 0]  # two layers more cost more than a right answer
 
 
+def test_pseudo_labels_go_deeper_while_a_layer_gains_enough_likelihood() -> None:
+    likelihoods = torch.tensor([[0.6, 0.9, 0.95], [0.9, 0.5, 0.99], [0.1, 0.1, 0.1]]).log()
+    # gains over the first exit: 0.405 and 0.460 nats; none and 0.095; none
+    assert pseudo_labels(likelihoods, 0.0).tolist() == [2, 2, 0]
+    assert pseudo_labels(likelihoods, 0.04).tolist() == [2, 2, 0]
+    assert pseudo_labels(likelihoods, 0.05).tolist() == [2, 0, 0]  # two layers cost 0.1
+    assert pseudo_labels(likelihoods, 0.06).tolist() == [1, 0, 0]  # the third layer of the first text gains 0.054
+    assert pseudo_labels(likelihoods, 0.41).tolist() == [0, 0, 0]
+
+
+def exits_with(probabilities: list[list[list[float]]]) -> tuple[Classifier, list[torch.Tensor]]:
+    """A model, and states that let its exits give these probabilities: (exits, texts, labels)."""
+    model = tiny_classifier(HALTING, len(probabilities))
+    model.output.weight.data.copy_(torch.eye(*model.output.weight.shape))
+    model.output_bias.data.zero_()
+    columns = model.output.weight.shape[1] - len(LABELS)
+    return model, [F.pad(torch.tensor(exit).log() + 5, (0, columns)) for exit in probabilities]
+
+
+def test_what_exits_are_worth_by_both_oracles() -> None:
+    model, states = exits_with([[[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.1, 0.1, 0.8]],
+                                [[0.1, 0.7, 0.2], [0.1, 0.0625, 0.8375], [0.2, 0.7, 0.1]]])  # fmt: skip
+    batch = labelled_batch([2, 2, 2])._replace(target_out=torch.tensor([0, 2, NO_LABEL]))
+    assert worth(model, states, batch, "correctness")[:2].tolist() == [[1, 0], [1, 1]]
+    found = worth(model, states, batch, "likelihood")
+    assert torch.allclose(found[:2].exp(), torch.tensor([[0.5, 0.1], [0.5, 0.8375]]))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(worth(model, states, batch, "likelihood"), found)
+
+
+@pytest.mark.parametrize("kind", [torch.float, torch.bfloat16])
+def test_both_ways_from_probabilities_to_a_depth(kind: torch.dtype) -> None:
+    probabilities = torch.tensor([[0.5, 0.1, 0.1, 0.3], [0.1, 0.2, 0.3, 0.4], [1, 0, 0, 0], [0, 0, 0, 1]])
+    logits = probabilities.log().clamp(min=-100).to(kind)
+    assert HaltingConfig().depths(logits).tolist() == [1, 4, 1, 4]
+    assert HaltingConfig(choice="expected").depths(logits).tolist() == [2, 3, 1, 4]  # of 2.2, 3, 1 and 4
+
+
 @pytest.mark.parametrize("stopped", ["refresh", "keep"])
-def test_words_stop_where_the_unit_says(stopped: Any) -> None:
-    model = tiny_classifier(PerWordConfig(estimate=HaltingConfig(), stopped=stopped), LAYERS)
+@pytest.mark.parametrize("choice", ["likeliest", "expected"])
+def test_words_stop_where_the_unit_says(choice: Any, stopped: Any) -> None:
+    estimate = HaltingConfig(choice=choice)
+    model = tiny_classifier(PerWordConfig(estimate=estimate, stopped=stopped), LAYERS)
     batch = labelled_batch(LENGTHS)
     pooled, words = model.read_words(batch, model.plan().encoder)
     x, sees = model.embed(batch)
     first = list(model.encoder.states(x, model.plan().encoder, None, sees))[1]
     assert model.unit is not None
-    expected = (model.unit(model.norm(first)).argmax(-1) + 1)[batch.source != PAD]
+    said = model.unit(model.norm(first))[batch.source != PAD]
+    expected = (
+        said.argmax(-1) + 1 if choice == "likeliest" else (said.softmax(-1) @ torch.arange(1.0, 5)).round().long()
+    )
     assert words.depths.tolist() == expected.tolist()
     assert len(set(words.depths.tolist())) > 1
     twin = masked_twin(model, batch, expected.numpy(), stopped == "refresh")
@@ -162,22 +206,47 @@ def test_the_unit_and_all_exits_are_trained() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_the_loss_of_the_unit_by_hand() -> None:
+@pytest.mark.parametrize("oracle", ["correctness", "likelihood"])
+def test_the_loss_of_the_unit_by_hand(oracle: Any) -> None:
     """The mean over the words of each text, summed over the texts that have a label."""
     model, batch = tiny_classifier(HALTING, LAYERS), labelled_batch(LENGTHS)
     batch = batch._replace(target_out=torch.cat([torch.tensor([NO_LABEL]), batch.target_out[1:]]))
     x, sees = model.embed(batch)
     _, *states = model.encoder.states(x, model.plan().encoder, None, sees)
-    right = torch.stack([model.logits(model.predict(state, batch)).argmax(-1) == batch.target_out for state in states])
-    assert 0 < right[:, 1:].sum() < right[:, 1:].numel()
+    answers = torch.stack([model.logits(model.predict(state, batch)) for state in states])
+    settings = HaltingObjectiveConfig(weight=0.5, penalty=0.01, oracle=oracle)
     assert model.unit is not None
-    expected = torch.zeros(())
+    expected, targets = torch.zeros(()), []
     for text in range(1, len(LENGTHS)):
-        cheapest = next((number for number, good in enumerate(right[:, text].tolist()) if good), 0)
+        label, found = batch.target_out[text], answers[:, text]
+        gains = (found.argmax(-1) == label).float() if oracle == "correctness" else found.log_softmax(-1)[:, label]
+        best = max(range(LAYERS), key=lambda number: gains[number].item() - 0.01 * number)
+        targets.append(best)
         choices = model.unit(model.norm(states[0][text, : LENGTHS[text]]))
-        expected += F.cross_entropy(choices, torch.full((LENGTHS[text],), cheapest))
-    loss = halting(model, batch, HaltingObjectiveConfig(weight=0.5), 0.0, losses_and_gradient)
+        expected += F.cross_entropy(choices, torch.full((LENGTHS[text],), best))
+    assert len(set(targets)) > 1
+    loss = halting(model, batch, settings, 0.0, losses_and_gradient)
     assert torch.allclose(loss.total - loss.nll, 0.5 * expected, atol=1e-4)
+
+
+def test_a_dearer_layer_makes_words_shallower() -> None:
+    """Of units that are trained on the likelihoods of the same exits, up to the depths that words then run."""
+    estimate = PerWordConfig(estimate=HaltingConfig(choice="expected"))
+    model, batch, means = tiny_classifier(estimate, LAYERS), labelled_batch(LENGTHS), []
+    assert model.unit is not None
+    for penalty in (0.0, 0.2, 2.0, 20.0):
+        torch.nn.init.zeros_(model.unit.weight)
+        torch.nn.init.zeros_(model.unit.bias)
+        optimizer = torch.optim.Adam(model.unit.parameters(), lr=0.1)
+        for _ in range(60):
+            optimizer.zero_grad()
+            settings = HaltingObjectiveConfig(oracle="likelihood", penalty=penalty, weight=1.0)
+            halting(model, batch, settings, 0.0, losses_and_gradient).total.backward()
+            optimizer.step()
+        depths = model.read_words(batch, model.plan().encoder)[1].depths
+        means.append(depths.float().mean().item())
+    assert means == sorted(means, reverse=True)
+    assert means[0] > means[1] > means[-1] == 1
 
 
 def test_the_objective_and_the_unit_go_together() -> None:
@@ -186,7 +255,10 @@ def test_the_objective_and_the_unit_go_together() -> None:
         "model.encoder.depth={type='per-word', estimate={type='halting'}}",
         "training.objective.type=halting",
     )
-    assert loads(recipe, [unit, objective]).model.encoder.depth == HALTING
+    config = loads(recipe, [unit, objective])
+    assert config.model.encoder.depth == HALTING
+    # what runs were that have no word about these
+    assert (HALTING.estimate.choice, config.training.objective.oracle) == ("likeliest", "correctness")
     for alone in (unit, objective):
         with pytest.raises(UserError, match="goes with depth per word"):
             loads(recipe, [alone])

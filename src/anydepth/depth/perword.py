@@ -6,6 +6,9 @@ The depths are estimated before the first layer runs (`estimating/`) and travel 
 
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
 from anydepth.config_class import config
 from anydepth.depth.policy import Alone, Depth
 from anydepth.plan import Plan
@@ -76,6 +79,19 @@ class HaltingConfig:
     """A unit on the state after the first layer chooses each word's depth; it is trained by the `halting` objective."""
 
     type: Literal["halting"] = "halting"
+    choice: Literal["likeliest", "expected"] = "likeliest"
+    """How the unit's probabilities of 1 to N layers become a depth: the `likeliest` one (Elbayad et al. 2020), or the
+    `expected` number of layers, rounded, as in related code of the depth-adaptive Transformers' authors (which cuts
+    the rest off). All words of a text are trained towards the same depth, so the probabilities of most words are
+    spread alike, and the likeliest depth is then that of most training texts, for nearly every word; the expected one
+    moves with every probability."""
+
+    def depths(self, logits: Tensor) -> Tensor:
+        """(N, layers) what the unit says about words → (N,) their depths."""
+        if self.choice == "likeliest":
+            return logits.argmax(-1) + 1
+        layers = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
+        return (logits.float().softmax(-1) * layers).sum(-1).round().long()  # from 1 to N: it is a mean of these
 
 
 EstimateConfig = MutualInformationConfig | ReconstructionConfig | ConstantConfig | HaltingConfig
@@ -119,7 +135,7 @@ class PerWord(Depth):
         super().__init__(layers)
         self.config = config
         self.refresh = config.stopped == "refresh"
-        self.halting = isinstance(config.estimate, HaltingConfig)
+        self.halting = config.estimate if isinstance(config.estimate, HaltingConfig) else None
 
     def plans(self, key: str = "") -> dict[int, Plan]:
         return {self.layers: Plan(tuple(range(self.layers)))}
