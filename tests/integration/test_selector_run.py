@@ -24,9 +24,9 @@ from anydepth.evaluation.metrics import sentence_chrf
 from anydepth.run import Run
 from anydepth.selecting.labels import label, read_labels, seen_in_training
 from anydepth.selecting.model import SelectorConfig
+from anydepth.selecting.search import search
 from anydepth.selecting.selector import load_selector, save, source_of, train_selector
 from anydepth.selecting.side_by_side import label_side_by_side
-from anydepth.selecting.training import search
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 SENTENCES, BLOCK = 30, 8
