@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -43,8 +44,17 @@ def processes(jobs: int, start: Callable[..., None], *given: Any) -> Iterator[Pr
 
 
 def begin(threads: int, start: Callable[..., None], given: tuple[Any, ...]) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     start(*given)
+
+
+def end_with_parent() -> None:
+    """Where the process that waits for our work was killed, nobody else would end us, and we would keep the GPU."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 # ---- labels: each process decodes and scores one depth after the other
