@@ -133,7 +133,8 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     command = [sys.executable, str(tmp_path / "orphans.py")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent:
-        assert parent.stdin and parent.stdout
+        assert parent.stdin
+        assert parent.stdout
         started = [int(parent.stdout.readline()) for _ in range(2)]
         parent.stdin.write("\n")
         parent.stdin.flush()
