@@ -147,7 +147,8 @@ class Bench:
     def step(self) -> dict[str, Any]:
         """Microseconds a word takes at batch 1 and every decoder depth, without the encoder and the rest of a search:
         what 32 further words take."""
-        eight, depths, limits = [[self.sentences[0][:32]]] * 8, self.depths_to_try(), (16, 48)
+        eight = [[ids[:32]] for ids in self.sentences[:8]]  # of one length; a trained model may end some of them early
+        depths, limits = self.depths_to_try(), (16, 48)
 
         def decode(depth: str, limit: int) -> list[list[int]]:
             return self.decode(eight, depth, beam=1, max_length=limit, max_ratio=1.0, max_extra=limit)
@@ -159,7 +160,7 @@ class Bench:
         for depth in depths:
             more = words[depth, limits[1]] - words[depth, limits[0]]
             if not more:
-                raise ValueError(f"{depth} ends this sentence early: try another, or --random")
+                raise ValueError(f"{depth} ends these sentences early: try others, or --random")
             found[depth] = 1e6 * (spent[f"{depth} {limits[1]}"] - spent[f"{depth} {limits[0]}"]) / more
             print(f"{depth}: {found[depth]:.0f} us a word", flush=True)
         ratio = found[depths[-1]] / found[depths[0]]
