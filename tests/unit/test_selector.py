@@ -399,6 +399,10 @@ def test_files_of_the_page(tmp_path: Path, selector: Selector) -> None:
     assert "at 1-1" in distribution(again)
     assert "budget-aware" in tradeoff(again)
     assert read_judgement(tmp_path / "nothing") is None
+    for damaged in ("{", '{"rows": []}', "[]"):
+        (tmp_path / FILE).write_text(damaged)
+        with pytest.warns(match=rf"{FILE} is damaged, or of another version, and left out: judge again with"):
+            assert read_judgement(tmp_path) is None
 
 
 def test_sentences_in_fixed_places_are_read_as_ever(learnt: dict[str, Fitted]) -> None:
