@@ -55,10 +55,11 @@ words() {
 choosing() {
     local tied=$out/choosing/tied test=data/europarl-de-en/test other=data/europarl-multi/train.en-de
     local dev=data/europarl-de-en/dev.de.gz sizes="1 4 16 64"
+    local depths=6-6,6-5,6-4,6-3,6-2,6-1,4-4,4-2,4-1,2-2,2-1,1-1
     chain tied-multi choosing choosing
     benchmark decoding decoding_speed "$tied" --source "$test.de.gz" --sections rival,step,depths \
-        --out "$out/decoding.json"
-    # drafts at every batch size, for one depth; below, times of every depth, for single sentences
+        --sentences 256 --out "$out/decoding.json"
+    # drafts at every batch size, for one depth; below, times of several depths, for single sentences
     anydepth calibrate-drafts calibrate "$tied" --beam 1 --depths 6-6 --batches "${sizes// /,}" --quick --source "$dev"
     benchmark speculation speculation speed "$tied" --source "$test.de.gz" --batches $sizes --out "$out/speculation.json"
     side_by_side
@@ -73,10 +74,10 @@ choosing() {
     alone
     anydepth selector-judged selector "$tied" --beam 1 --evaluate --sentences 500
     cp "$tied/selector/judgement.json" "$out/judgement.json" || echo judgement >> "$out/failed"
-    anydepth calibrate calibrate "$tied" --beam 1 --quick --source "$dev"
+    anydepth calibrate calibrate "$tied" --beam 1 --depths $depths --quick --source "$dev"
     benchmark budget budget "$tied" --sentences 200 --out "$out/budget.json"
     benchmark compiled decoding_speed "$tied" --source "$test.de.gz" --sections compiled,precision --patience 60 \
-        --out "$out/compiled.json"
+        --sentences 256 --out "$out/compiled.json"
 }
 
 multiscale() {
