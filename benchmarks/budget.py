@@ -20,16 +20,16 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anydepth
 from anydepth.calibrating.measuring import calibrate
 from anydepth.calibrating.timed import timed
 from anydepth.choosing.budget import worthwhile_depths
-from anydepth.evaluation.metrics import score
+from anydepth.evaluation.metrics import Scores, score
 from anydepth.evaluation.texts import read_test_set, read_texts
 
 GOAL = 0.95
@@ -76,11 +76,12 @@ def main() -> None:
     budgets = args.budgets or feasible(run, source, args.beam)
     ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]
     ways += [Way(budget_ms=budget) for budget in budgets]
-    answers = ask(run, source, ways, args.beam, clock)
-    rows = [row(answers, budget, reference) for budget in budgets]
+    rows: list[dict[str, Any]] = []
+    for answers in ask(run, source, ways, args.beam, clock):
+        rows = rows_of(answers, budgets, reference)
+        if args.out:
+            args.out.write_text(json.dumps(rows, indent=1) + "\n")
     show(rows)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=1) + "\n")
     if late := [one["budget_ms"] for one in rows if one["in_time"] < GOAL]:
         sys.exit(f"less than {GOAL:.0%} of the sentences were in time for {late} ms")
 
@@ -96,41 +97,48 @@ def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) ->
 
 def ask(
     run: anydepth.Run, source: list[str], ways: list[Way], beam: int, clock: Callable[[], float]
-) -> dict[Way, Answers]:
-    """Every sentence in every way."""
+) -> Iterator[dict[Way, Answers]]:
+    """Every sentence in every way; told after every hundred, and in the end."""
     answers = {way: Answers([], [], []) for way in ways}
-    draw = random.Random(1)
-    for number, text in enumerate([*source[:3], *source]):
+    draw, warm_up = random.Random(1), source[:3]
+    for number, text in enumerate([*warm_up, *source], start=1 - len(warm_up)):
         for way in draw.sample(ways, len(ways)):
             asked = {"budget_ms": way.budget_ms, "beam": beam, "batch": 1}
             [[best]], seconds = timed(run, partial(run.translations, [text], way.depth, **asked), clock)
-            if number >= 3:  # the first three sentences warm up
+            if number > 0:
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)
                 answers[way].depths.append(best.depth)
-    return answers
+        if number == len(source) or (number > 0 and number % 100 == 0):
+            print(f"{number} of {len(source)} sentences", file=sys.stderr, flush=True)
+            yield answers
 
 
-def row(answers: dict[Way, Answers], budget: float, reference: list[str]) -> dict[str, object]:
-    ours = answers[Way(budget_ms=budget)]
-    scores = score(ours.texts, reference)
-    fixed = {way.depth: one for way, one in answers.items() if way.depth and one.share(budget) >= GOAL}
-    theirs = {depth: score(one.texts, reference) for depth, one in fixed.items()}
-    best = max(theirs, key=lambda depth: theirs[depth].bleu, default=None)
+def rows_of(answers: dict[Way, Answers], budgets: list[float], reference: list[str]) -> list[dict[str, Any]]:
+    scores = {way: score(one.texts, reference[: len(one.texts)]) for way, one in answers.items()}
+    return [row(answers, scores, budget) for budget in budgets]
+
+
+def row(answers: dict[Way, Answers], scores: dict[Way, Scores], budget: float) -> dict[str, Any]:
+    mine = Way(budget_ms=budget)
+    ours, in_time = answers[mine], {way: one.share(budget) for way, one in answers.items()}
+    fixed = [way for way in answers if way.depth and in_time[way] >= GOAL]
+    best = max(fixed, key=lambda way: scores[way].bleu, default=None)
     return {
         "budget_ms": budget,
-        "in_time": ours.share(budget),
-        "bleu": scores.bleu,
-        "chrf": scores.chrf,
+        "sentences": len(ours.texts),
+        "in_time": in_time[mine],
+        "bleu": scores[mine].bleu,
+        "chrf": scores[mine].chrf,
         "depths": len(set(ours.depths)),
-        "fixed": best,
-        "fixed_in_time": fixed[best].share(budget) if best else None,
-        "fixed_bleu": theirs[best].bleu if best else None,
-        "fixed_chrf": theirs[best].chrf if best else None,
+        "fixed": best.depth if best else None,
+        "fixed_in_time": in_time[best] if best else None,
+        "fixed_bleu": scores[best].bleu if best else None,
+        "fixed_chrf": scores[best].chrf if best else None,
     }
 
 
-def show(rows: list[dict[str, object]]) -> None:
+def show(rows: list[dict[str, Any]]) -> None:
     print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF")
     for one in rows:
         ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"

@@ -2,17 +2,18 @@
 
     python benchmarks/decoding_speed.py runs/tied --source data/europarl-de-en/test.de.gz --out speed.json
     python benchmarks/decoding_speed.py --random --out speed.json
-    python benchmarks/decoding_speed.py --random --tokenizer tokenizer.json --source test.de.gz --compiled
+    python benchmarks/decoding_speed.py --random --tokenizer tokenizer.json --source test.de.gz --sections compiled
 
-The rival is the run's own full depth, exported, in its best form: scaled-dot-product attention, the same number type,
-with a static cache and compiled where that works (all sources then padded alike, so that it compiles once; a trial that
-takes longer than `--patience` to begin is left out). Times are medians over interleaved repetitions, tokenization
+The rival is the run's own full depth, exported: scaled-dot-product attention, the same number type. In the section
+`compiled` it has a static cache, which compiles (all sources are padded alike, so that it does once); give that section
+to a process of its own, since one that is stopped while it compiles may leave the GPU unusable. A rival whose first
+pass takes longer than `--patience` is left out. Times are medians over interleaved repetitions, tokenization
 excluded on both sides. Also measured: a word at every decoder depth; what speculation gains at several batch sizes; how
 many sentences the number type or speculation changes; very deep multiscale encoders. `--random` takes a model of 6-6
 layers that nobody trained and that never ends a sentence by itself: both sides say one word more than the source has.
 Its sentences are drawn, or real ones where a tokenizer is given too.
 
-A section that fails says why, and the others go on; the file is written after each.
+A section that fails says why, and the others go on; the file is written after each, and after each row of one.
 """
 
 import argparse
@@ -64,8 +65,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--sections", default="step,depths,rival,precision,speculation,multiscale")
     parser.add_argument("--depths", help="of the section cpu: all, or 6-6,6-2; default: every decoder depth")
-    parser.add_argument("--compiled", action="store_true", help="also the rival with a static cache, which compiles")
-    parser.add_argument("--patience", type=int, default=120, help="seconds for the first batch of a form of the rival")
+    parser.add_argument("--patience", type=int, default=120, help="seconds for the first pass of the rival")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     given = args.tokenizer if args.random else args.run
@@ -76,14 +76,29 @@ def main() -> None:
     result |= {"precision": args.precision, "random": args.random, "recorded": searching.RECORD}
     for name in args.sections.split(","):
         start = time.perf_counter()
-        try:
-            result[name] = getattr(bench, name)()
-        except Exception as error:  # a first run on a machine should tell all that it can
-            traceback.print_exc()
-            result[name] = {"failed": f"{type(error).__name__}: {error}"}
+        for found in so_far(getattr(bench, name)):
+            result[name] = found
+            if args.out:
+                args.out.write_text(json.dumps(result, indent=1) + "\n")
         print(f"--- {name}: {time.perf_counter() - start:.0f} s in all", flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def so_far(section: Callable[[], Any]) -> Iterator[Any]:
+    """What a section has found: all at once, or one row more each time. A first run on a machine should tell all that
+    it can, so a failure is a finding too."""
+    rows: list[Any] = []
+    try:
+        found = section()
+        if not isinstance(found, Iterator):
+            yield found
+            return
+        for row in found:
+            rows.append(row)
+            yield rows
+    except Exception as error:
+        traceback.print_exc()
+        failed = {"failed": f"{type(error).__name__}: {error}"}
+        yield [*rows, failed] if rows else failed
 
 
 def batched(sentences: Sentences, size: int) -> list[Sentences]:
@@ -132,7 +147,8 @@ class Bench:
     def step(self) -> dict[str, Any]:
         """Microseconds a word takes at batch 1 and every decoder depth, without the encoder and the rest of a search:
         what 32 further words take."""
-        eight, depths, limits = [[self.sentences[0][:32]]] * 8, self.depths_to_try(), (16, 48)
+        eight = [[ids[:32]] for ids in self.sentences[:8]]  # of one length; a trained model may end some of them early
+        depths, limits = self.depths_to_try(), (16, 48)
 
         def decode(depth: str, limit: int) -> list[list[int]]:
             return self.decode(eight, depth, beam=1, max_length=limit, max_ratio=1.0, max_extra=limit)
@@ -144,7 +160,7 @@ class Bench:
         for depth in depths:
             more = words[depth, limits[1]] - words[depth, limits[0]]
             if not more:
-                raise ValueError(f"{depth} ends this sentence early: try another, or --random")
+                raise ValueError(f"{depth} ends these sentences early: try others, or --random")
             found[depth] = 1e6 * (spent[f"{depth} {limits[1]}"] - spent[f"{depth} {limits[0]}"]) / more
             print(f"{depth}: {found[depth]:.0f} us a word", flush=True)
         ratio = found[depths[-1]] / found[depths[0]]
@@ -164,49 +180,47 @@ class Bench:
 
     # ---- the rival
 
-    def rival(self) -> list[dict[str, Any]]:
+    def rival(self) -> Iterator[dict[str, Any]]:
+        return self.against_all("rival as it comes", {})
+
+    def compiled(self) -> Iterator[dict[str, Any]]:
+        return self.against_all("rival static and compiled", {"cache_implementation": "static"})
+
+    def against_all(self, name: str, form: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The rival in one of its forms, shape by shape."""
         from transformers import AutoModelForSeq2SeqLM
 
         with tempfile.TemporaryDirectory() as folder:
             export(self.run, None, Path(folder) / "hf")
             model = AutoModelForSeq2SeqLM.from_pretrained(Path(folder) / "hf", attn_implementation="sdpa")
         model = model.eval().to(self.device, getattr(torch, self.args.precision))
-        rows = []
         for shape in self.args.shapes.split(","):
             try:
-                rows.append(self.against(model, shape))
+                yield self.against(model, shape, name, form)
             except Exception as error:
                 traceback.print_exc()
-                rows.append({"shape": shape, "failed": f"{type(error).__name__}: {error}"})
-        return rows
+                yield {"shape": shape, "failed": f"{type(error).__name__}: {error}"}
 
-    def against(self, model: Any, shape: str) -> dict[str, Any]:
+    def against(self, model: Any, shape: str, name: str, form: dict[str, Any]) -> dict[str, Any]:
         batch, beam = map(int, shape.split("x"))
         some = self.some(self.args.alone) if batch == 1 else self.sentences
         batches = batched(some, batch)
-        works: dict[str, Callable[[], object]] = {"ours": lambda: self.decode(batches, beam=beam)}
-        for name, form in self.forms():
-            start = time.perf_counter()
-            try:
-                with at_most(self.args.patience):
-                    generate(model, self.run, batches[:1], beam, form)
-                works[name] = lambda f=form: generate(model, self.run, batches, beam, f)
-            except Exception as error:
-                print(f"{name}: {type(error).__name__}: {error}"[:300])
-            print(f"{name}: first batch in {time.perf_counter() - start:.1f} s", flush=True)
-        times = self.timed(works)
-        best = min(value for name, value in times.items() if name != "ours")
-        ratio = best / times["ours"]
+        works: dict[str, Callable[[], object]] = {
+            "ours": lambda: self.decode(batches, beam=beam),
+            name: lambda: generate(model, self.run, batches, beam, form),
+        }
+        works["ours"]()  # records; and the first of `medians` replays
+        start = time.perf_counter()
+        with at_most(self.args.patience):  # all of it: the rival may compile again at any batch
+            works[name]()
+        print(f"{name}: first pass in {time.perf_counter() - start:.1f} s", flush=True)
+        times = medians(self.device, works, self.args.repetitions)
+        ratio = times[name] / times["ours"]
         told = ", ".join(f"{name} {1000 * value / len(some):.3f}" for name, value in times.items())
         print(
             f"batch {batch}, beam {beam}: ms a sentence: {told}; ratio {ratio:.2f} (bar {BARS.get(shape)})", flush=True
         )
         return {"shape": shape, "sentences": len(some), "seconds": times, "ratio": ratio, "bar": BARS.get(shape)}
-
-    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "rival as it comes", {}
-        if self.args.compiled:
-            yield "rival static and compiled", {"cache_implementation": "static"}
 
     # ---- exactness and speculation
 
@@ -220,9 +234,8 @@ class Bench:
             print(f"{name}: bfloat16 changes {found[name]:.1%} of {len(exact)} sentences", flush=True)
         return found
 
-    def speculation(self) -> list[dict[str, Any]]:
+    def speculation(self) -> Iterator[dict[str, Any]]:
         """Gains over plain greedy search. (A random model's drafts are never right: those are its costs.)"""
-        rows = []
         for size in map(int, self.args.batches.split(",")):
             batches = batched(self.some(32 * size), size)
             plain = self.decode(batches, beam=1)
@@ -235,11 +248,10 @@ class Bench:
                 different[draft] = sum(a != b for a, b in zip(plain, self.decode(batches, **settings)))
             times = self.timed(works)
             gains = {draft: times["plain"] / times[draft] for draft in different}
-            row = {"batch": size, "sentences": len(plain), "seconds": times, "gains": gains, "different": different}
-            rows.append(row)
             told = ", ".join(f"{draft} {gain:.2f} x ({different[draft]} differ)" for draft, gain in gains.items())
             print(f"speculation, batch {size}, {len(plain)} sentences: {told}", flush=True)
-        return rows
+            row = {"batch": size, "sentences": len(plain), "seconds": times}
+            yield row | {"gains": gains, "different": different}
 
     def cpu(self) -> list[dict[str, Any]]:
         """Greedy at batch 1 and every depth against Hugging Face and CTranslate2: benchmarks/cpu_depths.py."""

@@ -5,9 +5,11 @@
 #     bash benchmarks/reproduce.sh OUT choosing         a tied model; its speed, drafts, selector, budgets
 #     bash benchmarks/reproduce.sh OUT multiscale latent
 #
-# Run where data/ is. Trainings go side by side; what is timed comes after them, alone. Finished stages are skipped, so
-# the same command goes on after a stop; what fails is said in the end, and the rest is done. Logs: OUT/*.txt.
-# JOBS (6): trainings at a time. TINY: further arguments of every chain, such as "--set training.steps=2".
+# Run where data/ is. Trainings go side by side; what is timed is alone. Finished stages are skipped, so the same command
+# goes on after a stop; what fails is said in the end, and the rest is done. What decides most comes first, and figures
+# are written as they are found. Logs: OUT/*.txt, with OUT/times.txt to tell what took how long.
+# JOBS (6): trainings at a time. TINY: further arguments of every chain, such as "--set training.steps=2". LIMIT (none):
+# seconds that a step may take before it is stopped.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 out=$1 && shift
@@ -18,11 +20,14 @@ export PYTHONUNBUFFERED=1
 
 # a name for the log, then a command
 step() {
+    local began=$SECONDS limited=()
+    [ -z "${LIMIT:-}" ] || limited=(timeout --foreground "$LIMIT")
     echo "$(date +%T) $1"
-    "${@:2}" > "$out/$1.txt" 2>&1 || echo "$1" >> "$out/failed"
+    "${limited[@]}" "${@:2}" > "$out/$1.txt" 2>&1 || echo "$1" >> "$out/failed"
+    echo "$1 $((SECONDS - began)) s" >> "$out/times.txt"
 }
-anydepth() { python3 -m anydepth "$@"; }
-chain() { step "chain-$1-$2" anydepth chain "$here/recipes/$1/$2.toml" --out "$out/$3" --jobs "$jobs" "${tiny[@]}"; }
+anydepth() { step "$1" python3 -m anydepth "${@:2}"; }
+chain() { anydepth "chain-$1-$2" chain "$here/recipes/$1/$2.toml" --out "$out/$3" --jobs "$jobs" "${tiny[@]}"; }
 benchmark() { step "$1" python3 "$here/benchmarks/$2.py" "${@:3}"; }
 # processes share the GPU with it, and take turns without it
 side_by_side() { nvidia-cuda-mps-control -d > /dev/null 2>&1; }
@@ -33,7 +38,7 @@ words() {
     chain depth-adaptive imdb-table imdb
     chain depth-adaptive imdb-rates rates
     chain depth-adaptive trec-table trec
-    step depths-one-at-a-time anydepth depths "$out/imdb/mlm" --method reconstruction --every 16 --compare \
+    anydepth depths-one-at-a-time depths "$out/imdb/mlm" --method reconstruction --every 16 --compare \
         --texts 2000 --out "$out/depths.jsonl"
     alone
     benchmark perword perword --device cuda --batches 1 8 32 128 --json "$out/perword.json" --picture "$out/perword.svg"
@@ -51,22 +56,30 @@ words() {
 
 choosing() {
     local tied=$out/choosing/tied test=data/europarl-de-en/test other=data/europarl-multi/train.en-de
+    local dev=data/europarl-de-en/dev.de.gz sizes="1 4 16 64"
+    local depths=6-6,6-5,6-4,6-3,6-2,6-1,4-4,4-2,4-1,2-2,2-1,1-1
     chain tied-multi choosing choosing
-    benchmark decoding decoding_speed "$tied" --source "$test.de.gz" --compiled --out "$out/decoding.json"
-    step calibrate anydepth calibrate "$tied" --beam 1 --batches 1,2,4,8,16,32,64 --drafts-at 6-6 --quick \
-        --source data/europarl-de-en/dev.de.gz
-    benchmark speculation speculation speed "$tied" --source "$test.de.gz" --out "$out/speculation.json"
-    benchmark budget budget "$tied" --sentences 300 --out "$out/budget.json"
-    step selector anydepth selector "$tied" --beam 1 --batch 512 --jobs 4 --source "$other.de.gz" \
-        --reference "$other.en.gz" --sentences 60000 --search --fine-tune
-    step selector-judged anydepth selector "$tied" --beam 1 --evaluate --json
-    step confidence anydepth confidence "$tied"
+    benchmark decoding decoding_speed "$tied" --source "$test.de.gz" --sections rival,step,depths \
+        --sentences 256 --out "$out/decoding.json"
+    # drafts at every batch size, for one depth; below, times of several depths, for single sentences
+    anydepth calibrate-drafts calibrate "$tied" --beam 1 --depths 6-6 --batches "${sizes// /,}" --quick --source "$dev"
+    benchmark speculation speculation speed "$tied" --source "$test.de.gz" --batches $sizes --out "$out/speculation.json"
     side_by_side
-    for batch in 1 4 16; do
-        benchmark exact-$batch speculation exactness "$tied" --source "$test.de.gz" --batches $batch \
-            --sentences $((batch == 1 ? 300 : 2000)) --out "$out/exact-$batch.json" &
+    for batch in 16 4 1; do  # what comes next should not wait for them for long
+        LIMIT=${LIMIT:-420} benchmark exact-$batch speculation exactness "$tied" --source "$test.de.gz" --batches $batch \
+            --sentences $((batch == 16 ? 2000 : 150 * batch)) --out "$out/exact-$batch.json" &
     done
+    zcat "$dev" | head -1000 > "$out/dev.de"
+    anydepth confidence confidence "$tied" --source "$out/dev.de" &
+    anydepth selector selector "$tied" --beam 1 --batch 512 --jobs "$jobs" --source "$other.de.gz" \
+        --reference "$other.en.gz" --sentences 20000 --search --search-sentences 6000 --fine-tune
     alone
+    anydepth selector-judged selector "$tied" --beam 1 --evaluate --sentences 500
+    cp "$tied/selector/judgement.json" "$out/judgement.json" || echo judgement >> "$out/failed"
+    anydepth calibrate calibrate "$tied" --beam 1 --depths $depths --quick --source "$dev"
+    benchmark budget budget "$tied" --sentences 200 --out "$out/budget.json"
+    benchmark compiled decoding_speed "$tied" --source "$test.de.gz" --sections compiled,precision --patience 60 \
+        --sentences 256 --out "$out/compiled.json"
 }
 
 multiscale() {
@@ -84,10 +97,16 @@ latent() {
     benchmark latent-speed latent_speed --out "$out/latent-speed.json"
 }
 
-for what in "$@"; do
-    case $what in
-    words | choosing | multiscale | latent) $what ;;
-    *) echo "$what: not one of words, choosing, multiscale, latent" >&2 && exit 2 ;;
-    esac
-done
-[ ! -s "$out/failed" ] || { echo "failed, see $out/*.txt:" $(cat "$out/failed") >&2; exit 1; }
+# all of it is read before anything runs, so that the file may change meanwhile
+main() {
+    local what
+    for what in "$@"; do
+        case $what in
+        words | choosing | multiscale | latent) $what ;;
+        *) echo "$what: not one of words, choosing, multiscale, latent" >&2 && exit 2 ;;
+        esac
+    done
+    [ ! -s "$out/failed" ] || { echo "failed, see $out/*.txt:" $(cat "$out/failed") >&2; exit 1; }
+    exit 0
+}
+main "$@"

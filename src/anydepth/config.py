@@ -103,6 +103,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if Path(path).name == "config.toml" and not text.strip():  # else all would seem to be defaults
+        raise UserError(f"{path} is empty, but a run keeps all its settings there: restore it, or train again")
     return loads(text, overrides, name=str(path))
 
 

@@ -19,7 +19,7 @@ TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five 
 def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
     run, texts, out = tmp_path / "run", tmp_path / "text", tmp_path / "out.json"
     shutil.copytree(ROOT / "tests" / "golden" / "model", run)
-    texts.write_text("".join(f"{line}\n" for line in TEXTS))
+    texts.write_text("".join(f"{line}\n" for line in 26 * TEXTS))
     files = ["--source", str(texts), "--reference", str(texts)]
     assert cli("evaluate", run, "--depths", "1-1,2-2", *files)[0] == 0
     command = [sys.executable, "benchmarks/budget.py", str(run), *files, "--processor-time", str(texts)]
@@ -32,7 +32,29 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert [(row["budget_ms"], row["in_time"]) for row in json.loads(out.read_text())] == [(1e6, 1.0), (2e6, 1.0)]
+    assert "100 of 104 sentences" in done.stderr  # written then, in case of a time limit
+    rows = json.loads(out.read_text())
+    assert [(row["budget_ms"], row["in_time"], row["sentences"]) for row in rows] == [(1e6, 1.0, 104), (2e6, 1.0, 104)]
+
+
+def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    small = ["--random", "--layers", "2", "--width", "16", "--vocabulary", "50", "--sentences", "4"]
+    few = ["--repetitions", "1", "--drafts", "1x2", "--batches", "4,0", "--sections", "speculation,depths"]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/decoding_speed.py", *small, *few, "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    row, failed = found["speculation"]
+    assert row["batch"] == 4
+    assert failed["failed"].startswith(("ZeroDivisionError", "ValueError"))
+    assert set(found["depths"]["milliseconds"]) == {"2-1", "2-2"}
 
 
 def test_what_is_reproduced_is_what_the_chains_make() -> None:

@@ -222,9 +222,9 @@ def test_labels_are_counted_before_training(folder: Path, tmp_path: Path, capfd:
 
 
 def test_a_label_that_was_not_trained_for_is_refused(trained: Path, tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "odd.tsv").write_text("stays\tone one\n")
+    (tmp_path / "odd.tsv").write_text("rises\tone two\n\nfalls\tstays\nstays\tone one\n")
     code, _, err = cli("evaluate", trained, "--data", tmp_path / "odd.tsv", "--out", tmp_path / "out")
-    complaint = f"{tmp_path}/odd.tsv: label 'stays' is not among those trained for: falls, rises"
+    complaint = f"{tmp_path}/odd.tsv:4: label 'stays' is not among those trained for: falls, rises"
     assert (code, complaint in err) == (2, True)
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -409,3 +410,12 @@ def test_subnetworks_as_json(cli: Cli) -> None:
 def test_flags_for_classifiers_do_not_hide_that_there_is_no_run(tmp_path: Path, complaint: Callable[..., str]) -> None:
     for flag in (("--text", "a word"), ("--exits", "margin:0.5")):
         assert "is not a run: it has no config.toml" in complaint("evaluate", tmp_path / "nowhere", *flag)
+
+
+def test_an_empty_config_is_no_run_of_defaults(tmp_path: Path, complaint: Callable[..., str]) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "model", tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text("\n")
+    for command in ("translate", "describe", "evaluate"):
+        said = complaint(command, tmp_path / "run")
+        assert said == f"{tmp_path}/run/config.toml is empty, but a run keeps all its settings there: " \
+            "restore it, or train again"  # fmt: skip

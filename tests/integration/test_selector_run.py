@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from anydepth.evaluation.metrics import sentence_chrf
 from anydepth.run import Run
 from anydepth.selecting.labels import label, read_labels, seen_in_training
 from anydepth.selecting.model import SelectorConfig
+from anydepth.selecting.search import search
 from anydepth.selecting.selector import load_selector, save, source_of, train_selector
 from anydepth.selecting.side_by_side import label_side_by_side
-from anydepth.selecting.training import search
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 SENTENCES, BLOCK = 30, 8
@@ -110,6 +111,46 @@ def test_processes_side_by_side_leave_the_same_files(run: Run, folder: Path, tmp
     for kind, fitted in one[0].items():
         weights = two[0][kind].net.state_dict()
         assert all(torch.equal(tensor, weights[name]) for name, tensor in fitted.net.state_dict().items())
+
+
+ORPHANS = """
+import os, sys, time
+from anydepth.selecting.side_by_side import processes
+
+def start() -> None:
+    print(os.getpid(), flush=True)
+
+if __name__ == "__main__":
+    with processes(2, start) as pool:
+        running = [pool.submit(time.sleep, 60) for _ in range(2)]
+        sys.stdin.readline()
+        os._exit(9)  # as after a kill
+"""
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "orphans.py").write_text(ORPHANS)
+    command = [sys.executable, str(tmp_path / "orphans.py")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdin
+        assert parent.stdout
+        started = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.wait(30) == 9
+        until = time.monotonic() + 20
+        while any(map(lives, started)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not any(map(lives, started))
+
+
+def lives(process: int) -> bool:
+    """Not one that has ended and that nobody has asked about yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_labels_are_the_chrf_of_each_sentence(run: Run, folder: Path, tmp_path: Path) -> None:

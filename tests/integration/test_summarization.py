@@ -73,6 +73,17 @@ def test_summaries_keep_to_their_limits_at_every_depth(run: Path, documents: Pat
         assert all(4 <= len(each[0].tokens) <= 9 for each in found[:3])
 
 
+def test_a_limit_of_0_is_none(run: Path, documents: Path, cli: Cli) -> None:
+    """As the help says; the recipe's own is 12 tokens."""
+    out = cli("summarize", run, documents, "--min-length", 15, "--max-length", 0)[1]
+    loaded = anydepth.load(run, "cpu")
+    texts = documents.read_text().split("\n")[:-1]
+    found = loaded.summaries(texts, min_length=15, max_length=0)
+    assert [each[0].text for each in found] == out.split("\n")[:-1]
+    assert all(len(each[0].tokens) >= 15 for each in found[:3])
+    assert "0 for no such limit" in " ".join(cli("summarize", "--help")[1].replace("│", " ").split())
+
+
 def test_no_trigram_comes_twice(run: Path, documents: Path) -> None:
     loaded, texts = anydepth.load(run, "cpu"), documents.read_text().split("\n")[:3]
     for blocked in (0, 3):

@@ -180,6 +180,22 @@ def test_the_readme_of_an_export_is_true(data: dict[str, Any], decoding: dict[st
     assert as_its_readme_says(tmp_path / "out", texts) == run.translate(texts, "4-2")
 
 
+@pytest.mark.parametrize(
+    ("data", "decoding"),
+    [({}, {}), ({"tags": "begin", **CUT}, {"block_ngrams": 2}), (CUT, {"min_length": 5, "max_length": 9})],
+    ids=["plain", "tagged and cut", "limits"],
+)
+def test_the_readme_of_a_huggingface_export_is_true(
+    data: dict[str, Any], decoding: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    run, texts = random_run(PrefixConfig()), [*TEXTS[:-1], "five <eos> two"]
+    search = replace(run.config.decoding, beam=1, **decoding)
+    run.config = replace(run.config, data=replace(run.config.data, **data), decoding=search)
+    export_run(run, tmp_path / "out", "huggingface", "4-2")
+    assert as_its_readme_says(tmp_path / "out", texts) == run.translate(texts, "4-2")
+
+
 def test_the_readme_of_an_export_with_two_tokenizers(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     run = random_run(PrefixConfig(), tie="none")

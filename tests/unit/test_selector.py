@@ -21,16 +21,15 @@ from anydepth.selecting.model import SelectorConfig, SelectorNet, prior_weights,
 from anydepth.selecting.oracle import SAME
 from anydepth.selecting.predictor import Predictor
 from anydepth.selecting.rules import at_price, most_probable, price_within, within
+from anydepth.selecting.search import JOURNAL, candidates, search, some
 from anydepth.selecting.selector import CHEAP, Selector, parse_limit
 from anydepth.selecting.training import (
     Fitted,
     Source,
-    candidates,
     explained,
     fine_tune,
     fit,
     predict,
-    search,
     shuffled,
     split,
 )
@@ -256,11 +255,49 @@ def test_nesterovs_steps_are_halved_where_nothing_is_gained_and_small_in_fine_tu
 
 def test_the_search_takes_the_lowest_common_loss(source: Source) -> None:
     broken = SelectorConfig(layers=1, heads=2, width=16, ffn=16, epochs=1, learning_rate=1e-9, batch=64)
-    found, tried = search([("ties", broken), ("ties", SMALL)], source, rule_labels(300, "word"))
+    found, tried = search([("ties", broken), ("ties", SMALL)], source, rule_labels(300, "word"), sentences=0)
     best = found["ties"]
     assert best.config == SMALL
     assert [one["learning_rate"] for one in tried] == [1e-9, 0.1]
     assert tried[1]["loss"] == best.yardstick < tried[0]["loss"]
+
+
+def test_candidates_are_compared_on_some_sentences_and_the_best_learns_from_all(source: Source) -> None:
+    labels = rule_labels(300, "word")
+    work = [("ties", replace(SMALL, layers=layers, epochs=2)) for layers in (1, 2)]
+    found, tried = search(work, source, labels, sentences=60)
+    apart = [fit(kind, config, source, *split(some(labels, 60), 0.1, 1)) for kind, config in work]
+    assert [one["loss"] for one in tried] == [one.yardstick for one in apart]
+    assert len(some(labels, 60).ids) == 60
+    assert some(labels, 0) is some(labels, 300) is labels
+    best = min(apart, key=lambda one: one.yardstick).config
+    whole = fit("ties", best, source, *split(labels, 0.1, 1))
+    assert (found["ties"].config, found["ties"].losses) == (best, whole.losses)
+
+
+def test_a_search_that_was_killed_goes_on(source: Source, tmp_path: Path) -> None:
+    labels = rule_labels(120, "word")
+    work = [("ties", replace(SMALL, alpha=alpha, epochs=1)) for alpha in (0.0, 0.5, 1.0)]
+    whole = search(work, source, labels)
+
+    def kill(done: int, total: int) -> None:
+        assert total == 4  # three candidates of one epoch, and the best again
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(work, source, labels, folder=tmp_path, progress=kill)
+    with (tmp_path / JOURNAL).open("a") as file:
+        file.write('\n{"made_from": "half a li')
+    told: list[int] = []
+    resumed = search(work, source, labels, folder=tmp_path, progress=lambda done, total: told.append(done))
+    assert told == [2, 3, 4]  # the first candidate was there
+    assert resumed[1] == whole[1]
+    again: list[int] = []
+    search(work, source, labels, folder=tmp_path, progress=lambda done, total: again.append(done))
+    assert again == [4]  # all candidates were there
+    search(work, source, rule_labels(100, "word"), folder=tmp_path, progress=lambda done, total: again.append(done))
+    assert again == [4, 1, 2, 3, 4]  # those of other labels are not taken
 
 
 def test_the_default_search_is_the_papers_sizes_times_the_losses() -> None:
@@ -362,6 +399,10 @@ def test_files_of_the_page(tmp_path: Path, selector: Selector) -> None:
     assert "at 1-1" in distribution(again)
     assert "budget-aware" in tradeoff(again)
     assert read_judgement(tmp_path / "nothing") is None
+    for damaged in ("{", '{"rows": []}', "[]"):
+        (tmp_path / FILE).write_text(damaged)
+        with pytest.warns(match=rf"{FILE} is damaged, or of another version, and left out: judge again with"):
+            assert read_judgement(tmp_path) is None
 
 
 def test_sentences_in_fixed_places_are_read_as_ever(learnt: dict[str, Fitted]) -> None:

@@ -119,6 +119,9 @@ def selector(
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations.")] = None,
     sentences: Annotated[int, typer.Option(min=0, help="The first so many of them; 0 for all.")] = 50_000,
     search: Annotated[bool, typer.Option("--search", help="Try several sizes and losses.")] = False,
+    search_sentences: Annotated[
+        int, typer.Option(min=0, help="With --search: sentences to try each on; 0 for all. The best learn from all.")
+    ] = 10_000,
     fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Go on with the recipe's dev set.")] = False,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Judge the selector instead; the texts are the test set, or given.")
@@ -156,8 +159,8 @@ def selector(
         return print(f"The report is in {page}." if page else f"The figures are in {folder / 'judgement.json'}.")
     pairs = read_test_set(run, source, reference, language=language, on="train", sentences=sentences)
     dev = read_test_set(run, language=language, on="dev") if fine_tune else None
-    how: dict[str, Any] = {"wide": search, "dev": dev, "beam": beam, "batch": batch, "jobs": jobs}
-    if made := make_selector(loaded, pairs, folder, show, settings=settings or (), **how):
+    how: dict[str, Any] = {"wide": search, "searched": search_sentences, "dev": dev, "jobs": jobs}
+    if made := make_selector(loaded, pairs, folder, show, settings=settings or (), beam=beam, batch=batch, **how):
         print(f"The selector is in {folder}: {made.facts['seen']}.")
         judged = f"anydepth selector {run} --evaluate"
         used = f"anydepth translate {run} --depth selector"

@@ -123,7 +123,9 @@ def summarize(
     min_length: Annotated[
         int | None, typer.Option(help="Tokens of a summary, at least. Default: the recipe's.")
     ] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens of a summary, at most. Default: the recipe's.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of a summary, at most; 0 for no such limit. Default: the recipe's.")
+    ] = None,
     precision: Precision = None,
     language: Language = None,
     settings: RunSettings = None,

@@ -50,6 +50,8 @@ class Store:
         self._target = sides[-1]
         self.key: str = self._meta["key"]
         identity = self._meta["identity"]
+        self.corpus: dict[str, Any] = identity["corpus"]
+        """The settings it was made with."""
         self.files: list[str] = [path for path, *_ in identity["files"]]
         """What it was made of; nothing for a built-in corpus."""
         source = identity.get("max_source", 0) or identity["max_length"]

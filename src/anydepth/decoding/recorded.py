@@ -19,9 +19,9 @@ from anydepth.decoding.in_place import Search
 from anydepth.nn.cache import RoomFor, SharedRooms
 from anydepth.nn.recorder import Recorder, power_of_two
 
-MOST = 256
-"""Shapes kept recorded at a time, so many that a dozen depths find theirs again; the one not used for longest makes
-room for the next."""
+MOST = 512
+"""Shapes kept recorded at a time, so many that the 36 depths of a 6-6 model find theirs again (about ten each, for
+sentences one by one); the one not used for longest makes room for the next."""
 MOST_OF_MEMORY = 0.25
 """Of the memory that others leave, since several processes may share a GPU. With more they are all forgotten."""
 FEWEST = 16

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from anydepth.errors import UserError
 from anydepth.files import new_folder, write_durably
+from anydepth.interop.huggingface_readme import readme
 from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
@@ -30,7 +31,8 @@ NORM_EPSILON = 1e-5
 
 def export(run: Run, depth: str | None, out: Path) -> Path:
     """Writes the folder that `AutoModelForSeq2SeqLM.from_pretrained` and `AutoTokenizer.from_pretrained` read."""
-    model = unrolled(run, run.plan(depth), NAME)
+    plans = run.plan(depth)
+    model = unrolled(run, plans, NAME)
     layer = model.config.layer
     if layer.norm != "pre":
         raise UserError(f"--to {NAME}: of the layouts used here, Pegasus and MBart, none is post-norm")
@@ -50,6 +52,7 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
         write_durably(folder / "tokenizer.json", source_tokenizer(run))
         write_durably(folder / "tokenizer_config.json", as_json(tokenizer_config(run)))
         write_durably(folder / "generation_config.json", as_json(generation_config(run)))
+        write_durably(folder / "README.md", readme(run, plans))
         write_durably(folder / "config.json", as_json(model_config(run, model, kind)))
     return out
 

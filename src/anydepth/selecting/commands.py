@@ -14,6 +14,7 @@ from anydepth.run import Run
 from anydepth.selecting.judgement import Judgement, judge
 from anydepth.selecting.labels import decode_depths, read_labels, seen_in_training
 from anydepth.selecting.model import SelectorConfig
+from anydepth.selecting.search import SENTENCES
 from anydepth.selecting.selector import Selector, load_selector, networks, save, train_selector
 from anydepth.selecting.side_by_side import label_side_by_side
 from anydepth.training.distributed import stay
@@ -54,6 +55,7 @@ def make_selector(
     *,
     settings: Sequence[str] = (),
     wide: bool = False,
+    searched: int = SENTENCES,
     dev: TestSet | None = None,
     beam: int | None = None,
     batch: int | None = None,
@@ -61,7 +63,8 @@ def make_selector(
     jobs: int = 1,
 ) -> Selector | None:
     """Labels the pairs, trains a selector on them and keeps it in the folder; nothing comes back to the other processes
-    of torchrun, which only label. `dev` are pairs to fine-tune on; `jobs` processes label, and train networks."""
+    of torchrun, which only label. `wide` and `searched` are those of `train_selector`; `dev` are pairs to fine-tune on;
+    `jobs` processes label, and train networks."""
     config = read(SelectorConfig, {}, settings, "selector")
     networks(run, config, wide)  # complains about settings that do not fit before any time is spent
     parts = {"labels": pairs} | ({} if dev is None else {"dev": dev})
@@ -89,9 +92,8 @@ def make_selector(
     share, seen = seen_in_training(run.config, labels.texts)
     notes = {"seen": seen} | ({} if share is None else {"seen_share": share})
     with show("training the selector", "epochs" if jobs == 1 else "networks") as progress:
-        selector, tried = train_selector(
-            run, labels, config, wide=wide, dev=each.get("dev"), notes=notes, jobs=jobs, progress=progress
-        )
+        how = {"wide": wide, "searched": searched, "folder": folder, "jobs": jobs, "progress": progress}
+        selector, tried = train_selector(run, labels, config, dev=each.get("dev"), notes=notes, **how)
     save(selector, folder, tried)
     return selector
 

@@ -34,14 +34,8 @@ from anydepth.selecting.labels import Labels, deepest_of, fast_first
 from anydepth.selecting.model import Kind, SelectorConfig, SelectorNet
 from anydepth.selecting.predictor import Predictor
 from anydepth.selecting.rules import most_probable, within
-from anydepth.selecting.training import (
-    Fitted,
-    Progress,
-    Source,
-    candidates,
-    fine_tune,
-    search,
-)
+from anydepth.selecting.search import JOURNAL, SENTENCES, candidates, search
+from anydepth.selecting.training import Fitted, Progress, Source, fine_tune
 
 if TYPE_CHECKING:
     from anydepth.run import Run, Translation
@@ -129,15 +123,18 @@ def train_selector(
     config: SelectorConfig | None = None,
     *,
     wide: bool = False,
+    searched: int = SENTENCES,
+    folder: Path | None = None,
     dev: Labels | None = None,
     notes: dict[str, Any] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Selector, list[dict[str, Any]]]:
-    """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings;
-    `jobs` networks are trained at a time; `dev` are other sentences to fine-tune on."""
-    source = source_of(run)
-    found, tried = search(networks(run, config or SelectorConfig(), wide), source, labels, jobs, progress)
+    """A selector and the figures of all networks that were tried. `wide` searches sizes and losses around the settings,
+    on so many of the sentences (`searched`, 0 for all), and `folder` keeps what it has found so far; `jobs` networks
+    are trained at a time; `dev` are other sentences to fine-tune on."""
+    source, work = source_of(run), networks(run, config or SelectorConfig(), wide)
+    found, tried = search(work, source, labels, jobs, sentences=searched, folder=folder, progress=progress)
     best: dict[str, Fitted] = {str(kind): fitted for kind, fitted in found.items()}
     used = "ties"
     if dev is not None:
@@ -167,6 +164,7 @@ def save(selector: Selector, folder: Path, tried: list[dict[str, Any]]) -> None:
     save_file(columns, weights(folder, "cheap"))
     write_atomically(folder / "search.json", json.dumps(tried, indent=1) + "\n")
     write_atomically(folder / FILE, tomli_w.dumps(selector.facts))
+    (folder / JOURNAL).unlink(missing_ok=True)
 
 
 def weights(folder: Path, name: str) -> Path:

@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,8 +44,17 @@ def processes(jobs: int, start: Callable[..., None], *given: Any) -> Iterator[Pr
 
 
 def begin(threads: int, start: Callable[..., None], given: tuple[Any, ...]) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     start(*given)
+
+
+def end_with_parent() -> None:
+    """Where the process that waits for our work was killed, nobody else would end us, and we would keep the GPU."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 # ---- labels: each process decodes and scores one depth after the other
@@ -90,17 +100,18 @@ def label_depth(depth: str) -> None:
 
 def fit_side_by_side(
     work: Sequence[tuple[Kind, SelectorConfig]], source: Source, labels: Labels, jobs: int
-) -> Iterator[Fitted]:
-    """As `fit`, of each; deep networks are begun first."""
+) -> Iterator[tuple[int, Fitted]]:
+    """As `fit`, each with its number, as they are finished; deep networks are begun first."""
     given = source.words.numpy(), source.longest, str(source.device), labels
     with processes(min(jobs, len(work)), open_training, *given) as pool:
         order = sorted(range(len(work)), key=lambda number: -work[number][1].layers)
-        running = {number: pool.submit(fit_one, *work[number]) for number in order}
-        for number, (_, config) in enumerate(work):
-            weights, losses, yardstick = running.pop(number).result()
+        running = {pool.submit(fit_one, *work[number]): number for number in order}
+        for finished in as_completed(running):
+            (weights, losses, yardstick), number = finished.result(), running.pop(finished)
+            config = work[number][1]
             net = SelectorNet(config, source.words, source.longest, len(labels.depths)).to(source.device)
             net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-            yield Fitted(net.eval(), config, losses, yardstick)
+            yield number, Fitted(net.eval(), config, losses, yardstick)
 
 
 def open_training(words: Array, longest: int, device: str, labels: Labels) -> None:

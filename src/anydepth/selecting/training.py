@@ -1,10 +1,9 @@
-"""Training the selector's network: Nesterov SGD, a search over its size and its loss, fine-tuning."""
+"""Training the selector's network: Nesterov SGD, fine-tuning. (search.py looks for the best one.)"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from itertools import product
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +21,6 @@ from anydepth.selecting.model import (
     ties_loss,
 )
 
-SIZES = ((2, 4), (4, 2), (8, 8))
-"""Layers and heads of the paper's four classifiers (tied-multi, Table 2)."""
-ALPHAS, BETAS, BALANCES = (0.0, 1.0), (0.5, 1.0), (0.5, 0.9)
-"""The paper searches these too, but names no values."""
 CLIP = 1.0
 """Largest norm of a gradient."""
 TUNING_RATE = 0.1
@@ -68,56 +63,6 @@ def split(labels: Labels, share: float, seed: int) -> tuple[Labels, Labels]:
         said = f"{len(set(map(tuple, labels.ids)))} different sentences among {len(order)} that are labelled"
         raise UserError(f"{said}: expected at least 2, to learn from and to validate with")
     return labels.take(order[~held_out]), labels.take(order[held_out])
-
-
-def search(
-    work: Sequence[tuple[Kind, SelectorConfig]],
-    source: Source,
-    labels: Labels,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> tuple[dict[Kind, Fitted], list[dict[str, Any]]]:
-    """The candidate of each kind with the best validation loss, and the figures of all; each learns from the same
-    sentences. `jobs` of them are trained at a time."""
-    best: dict[Kind, Fitted] = {}
-    tried: list[dict[str, Any]] = []
-    for (kind, config), fitted in zip(work, fit_each(work, source, labels, jobs, progress)):
-        tried.append({"kind": kind, "loss": fitted.yardstick, "losses": fitted.losses, **asdict(config)})
-        if kind not in best or fitted.yardstick < best[kind].yardstick:
-            best[kind] = fitted
-    return best, tried
-
-
-def fit_each(
-    work: Sequence[tuple[Kind, SelectorConfig]], source: Source, labels: Labels, jobs: int, progress: Progress | None
-) -> Iterator[Fitted]:
-    if jobs == 1:
-        for number, (kind, config) in enumerate(work):
-            train, valid = split(labels, config.validation, config.seed)
-            yield fit(kind, config, source, train, valid, progress=shifted(progress, number, len(work)))
-        return
-    from anydepth.selecting.side_by_side import fit_side_by_side
-
-    for number, fitted in enumerate(fit_side_by_side(work, source, labels, jobs)):
-        yield fitted
-        if progress:
-            progress(number + 1, len(work))
-
-
-def shifted(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    return progress and (lambda done, total: progress(number * total + done, parts * total))
-
-
-def candidates(base: SelectorConfig, kind: Kind, width: int) -> list[SelectorConfig]:
-    """The default search around some settings: of a regression its size alone, α, β and λ being those of the ties."""
-    width = base.width or width
-    sized = [replace(base, layers=layers, heads=heads) for layers, heads in SIZES if width % heads == 0]
-    if not sized:
-        raise UserError(f"selector: no candidate's heads divide the width {width}")
-    if kind == "quality":
-        return sized
-    losses = list(product(ALPHAS, BETAS, BALANCES))
-    return [replace(one, alpha=a, beta=b, balance=c) for one in sized for a, b, c in losses]
 
 
 def fit(

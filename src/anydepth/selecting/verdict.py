@@ -1,6 +1,7 @@
 """What `judgement.json` says: every way to choose a depth on one test set."""
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,16 @@ class Judgement:
 
 
 def read_judgement(folder: Path) -> Judgement | None:
-    """None where nothing was judged yet, or by another version."""
+    """None where nothing was judged yet; and, with a warning, where it cannot be read."""
+    file = folder / FILE
     try:
-        values: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return Judgement(**{**values, "rows": [_row(**row) for row in values["rows"]]})
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, TypeError, KeyError):
+        again = f"judge again with anydepth selector {folder.parent} --evaluate"
+        warnings.warn(f"{file} is damaged, or of another version, and left out: {again}", stacklevel=2)
         return None
 
 

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from anydepth.classifying.answering import answer
 from anydepth.config import Config
+from anydepth.config_reader import read
 from anydepth.data.batching import Batches, IndexBatch
 from anydepth.data.corpora import CorpusConfig
 from anydepth.data.cutting import BatchingConfig, Limits, one_pass
-from anydepth.data.labelled import labels_of
+from anydepth.data.labelled import Labelled, labels_of, read_labelled
 from anydepth.data.labelled_batch import LabelledBatch, labelled_batch
+from anydepth.data.reading import Skips
 from anydepth.data.store import Store
 from anydepth.data.tokenizer import TokenizerPair
 from anydepth.depth.perword import ReconstructionConfig
@@ -28,6 +30,14 @@ from anydepth.plan import Plans
 Array = np.ndarray
 TOKENS = 8192
 """Of a batch, padding included, where nobody asks for a number of texts."""
+
+
+def first_place(store: Store, label: str) -> str:
+    """The file and line where a label occurs first; of a built-in corpus, which has none, its name."""
+    if store.corpus["type"] != "labelled":
+        return str(store.corpus["type"])
+    rows = read_labelled(read(Labelled, store.corpus), Skips())
+    return next((row.place for row in rows if row.label == label), ", ".join(store.files))
 
 
 class Classification:
@@ -70,7 +80,7 @@ class Classification:
         for name in store.label_names:
             if name not in self.labels:
                 known = ", ".join(list(self.labels)[:20])
-                raise UserError(f"{', '.join(store.files)}: label {name!r} is not among those trained for: {known}")
+                raise UserError(f"{first_place(store, name)}: label {name!r} is not among those trained for: {known}")
         return np.array([self.labels[name] for name in store.label_names], dtype=np.int64)
 
     def predictions(self, batches: Batches) -> int:
