@@ -9,7 +9,7 @@
 # goes on after a stop; what fails is said in the end, and the rest is done. What decides most comes first, and figures
 # are written as they are found. Logs: OUT/*.txt, with OUT/times.txt to tell what took how long.
 # JOBS (6): trainings at a time. TINY: further arguments of every chain, such as "--set training.steps=2". LIMIT (none):
-# seconds that a step may take before it is stopped.
+# seconds that a step may take before it is stopped. SKIP (none): names of steps to leave out, such as "decoding compiled".
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 out=$1 && shift
@@ -21,6 +21,7 @@ export PYTHONUNBUFFERED=1
 # a name for the log, then a command
 step() {
     local began=$SECONDS limited=()
+    [[ " ${SKIP:-} " != *" $1 "* ]] || return 0
     [ -z "${LIMIT:-}" ] || limited=(timeout --foreground "$LIMIT")
     echo "$(date +%T) $1"
     "${limited[@]}" "${@:2}" > "$out/$1.txt" 2>&1 || echo "$1" >> "$out/failed"
@@ -72,7 +73,7 @@ choosing() {
     zcat "$dev" | head -1000 > "$out/dev.de"
     anydepth confidence confidence "$tied" --source "$out/dev.de" &
     anydepth selector selector "$tied" --beam 1 --batch 512 --jobs "$jobs" --source "$other.de.gz" \
-        --reference "$other.en.gz" --sentences 20000 --search --search-sentences 6000 --fine-tune
+        --reference "$other.en.gz" --sentences 50000 --search --search-sentences 6000 --fine-tune
     alone
     anydepth selector-judged selector "$tied" --beam 1 --evaluate --sentences 500
     cp "$tied/selector/judgement.json" "$out/judgement.json" || echo judgement >> "$out/failed"

@@ -62,7 +62,7 @@ def test_what_is_reproduced_is_what_the_chains_make() -> None:
     chains = re.findall(r"^ +chain (\S+) (\S+) (\S+)$", script, re.M)
     made = {folder: {work.name for work in planned(ROOT / "recipes" / of / f"{name}.toml", Path("out") / folder)}
             for of, name, folder in chains}  # fmt: skip
-    assert set(made) == {"imdb", "trec", "choosing", "multiscale", "summaries", "latent"}
+    assert set(made) == {"imdb", "rates", "trec", "choosing", "multiscale", "summaries", "latent"}
     listed = re.search(r"local runs=\(([^)]*)\)", script)
     assert listed is not None
     assert set(listed[1].split()) <= made["imdb"]
