@@ -87,7 +87,9 @@ def test_batches_read_at_the_same_time_do_not_meet(depth: Any, half: bool) -> No
 def test_texts_leave_where_they_leave_kernel_by_kernel(norm: str, share: float | None, exits: tuple[int, ...]) -> None:
     depth = PrefixConfig(exits=exits)
     model, random = undecided(depth, LAYERS, norm, width=32, max_positions=600), np.random.default_rng(0)
-    some = [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in (300, 120, 64, 77, 20, 5)]
+    some = [
+        random.integers(PAD + 1, VOCABULARY, size).tolist() for size in (300, 20, 1, 77, 5, 64, 64, 30, 3, 120, 120)
+    ]
     rule = Rule(patience=1) if share is None else sure(model, some, share)
     model, sizes = model.cuda(), [[300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 80], [120] * 40]
     answering, batches = Answering(model, half=False), [drawn(random, depth, each) for each in 2 * sizes]
@@ -119,7 +121,7 @@ def test_texts_that_leave_have_the_answers_of_their_exits(norm: str, half: bool)
         assert depths is not None
         ends = (batch.source != PAD).sum(1).cumsum(0) - 1
         own = depths[ends]
-        tolerance = 0.02 * float(exits.abs().max()) if half else 1e-4
+        tolerance = 0.05 * float(exits.abs().max()) if half else 1e-4
         expected = exits[own - 1, torch.arange(len(logits))]
         torch.testing.assert_close(logits, expected, atol=tolerance, rtol=0)
         taken |= set(own.tolist())
