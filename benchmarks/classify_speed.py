@@ -53,7 +53,9 @@ class System:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--exits", nargs="*", default=["0.9", "patience 2"], help="of runs with an exit at every layer")
+    parser.add_argument(
+        "--exits", nargs="*", default=["0.9", "patience 2"], help="of runs with exits, at every layer or at some"
+    )
     parser.add_argument("--texts", type=int, default=5000, help="of the test set; 0 means all")
     parser.add_argument("--most-batches", type=int, default=500, help="batches timed at most")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from conftest import FULL, PAD
 
+from anydepth.classifying.labels import labelled
+from anydepth.classifying.leaving import Rule
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.depth import DepthConfig
 from anydepth.encoder_models import Classifier, ClassifierConfig
@@ -26,6 +28,24 @@ def tiny_classifier(
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def undecided(depth: DepthConfig, layers: int, norm: Any, **settings: Any) -> Classifier:
+    """Texts leave it at different exits."""
+    model = tiny_classifier(depth, layers, norm, **settings)
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):  # or texts would be all alike
+            module.weight.data.add_(1)
+            module.bias.data.zero_()
+    model.output_bias.data.zero_()
+    return model
+
+
+def sure(model: Classifier, ids: list[list[int]], share: float) -> Rule:
+    """With a confidence that this share of the answers of all exits does not have."""
+    batch = labelled(ids, PAD, "")
+    answers = torch.stack([model.logits(model(batch, model.plan(depth))) for depth in model.depths()])
+    return Rule(confidence=float(answers.softmax(-1).amax(-1).detach().quantile(share)))
 
 
 def labelled_batch(lengths: list[int], only: int | None = None) -> LabelledBatch:

@@ -118,7 +118,8 @@ class EncoderModel(Planned):
 
     @property
     def exits_everywhere(self) -> bool:
-        return self.exits == [*range(1, len(self.plan().encoder) + 1)] and self.encoder.mix is None and not self.gated
+        plain = self.encoder.mix is None and not self.gated
+        return plain and self.exits == [*range(1, len(self.plan().encoder) + 1)]
 
     def forward(self, batch: EncoderBatch, plans: Plans) -> Tensor:
         """States ready for `logits`: one for each word, or text, that the batch asks about."""

@@ -56,7 +56,11 @@ def assert_same(one: tuple[float, Gradients], other: tuple[float, Gradients]) ->
             assert torch.allclose(gradient, other[1][name], atol=1e-9), name
 
 
-@pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5)], ids=lambda d: d.type)
+@pytest.mark.parametrize(
+    "depth",
+    [PrefixConfig(), PrefixConfig(exits=(2,)), SubnetworkConfig(), RecurrentConfig(depth=5)],
+    ids=lambda d: d.type,
+)
 @pytest.mark.parametrize("objective", [ExitGridConfig(), MultitaskConfig()], ids=lambda o: o.type)
 def test_all_tasks_at_once_equal_separate_runs(depth: DepthConfig, objective: ExitGridConfig | MultitaskConfig) -> None:
     model = tiny_translator(depth).double()

@@ -9,11 +9,12 @@ from conftest import BOS, PAD, random_batch, tiny_translator
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.policy import Depth
+from anydepth.depth.prefix import PrefixConfig
 from anydepth.errors import UserError
 from anydepth.plan import Plan, Plans, Request
 
 CONFIGS = [kind() for kind in typing.get_args(DepthConfig)]
-CONFIGS += [LatentConfig(inference="soft"), LatentConfig(inference="sample")]
+CONFIGS += [PrefixConfig(exits=(2,)), LatentConfig(inference="soft"), LatentConfig(inference="sample")]
 LAYERS = 4
 
 pytestmark = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.type)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classifiers import VOCABULARY, tiny_classifier
+from classifiers import VOCABULARY, sure, tiny_classifier, undecided
 from conftest import PAD
 
 from anydepth.classifying.answering import Answering, answer
@@ -44,8 +44,9 @@ def test_recorded_answers_are_those_of_single_kernels(norm: str, depth: Any, hal
         found = answering(batch, model.plan()).logits
         tolerance = 0.1 * float(expected.abs().max()) if half else 1e-4
         torch.testing.assert_close(found, expected.cpu(), atol=tolerance, rtol=0)
-    # nothing is recorded twice for who waits
-    assert [len(lane.made) for lane in answering.lanes.all] == [5, 0]
+    # nothing is recorded twice for who waits; words that are all equally deep have places of their own
+    shapes = 6 if isinstance(depth, PerWordConfig) else 5
+    assert [len(lane.made) for lane in answering.lanes.all] == [shapes, 0]
 
 
 @pytest.mark.parametrize("depth", DEPTHS, ids=["plain", "refresh", "keep"])
@@ -81,11 +82,15 @@ def test_batches_read_at_the_same_time_do_not_meet(depth: Any, half: bool) -> No
 
 
 @pytest.mark.parametrize("exits", [(), (1, 3)], ids=["everywhere", "some"])
-@pytest.mark.parametrize("rule", [Rule(confidence=0.6), Rule(patience=1)], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("share", [0.3, 0.7, None], ids=["early", "late", "patience"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_texts_leave_where_they_leave_kernel_by_kernel(norm: str, rule: Rule, exits: tuple[int, ...]) -> None:
+def test_texts_leave_where_they_leave_kernel_by_kernel(norm: str, share: float | None, exits: tuple[int, ...]) -> None:
     depth = PrefixConfig(exits=exits)
-    model, random = tiny_classifier(depth, LAYERS, norm=norm, width=32, max_positions=600), np.random.default_rng(0)
+    model, random = undecided(depth, LAYERS, norm, width=32, max_positions=600), np.random.default_rng(0)
+    some = [
+        random.integers(PAD + 1, VOCABULARY, size).tolist() for size in (300, 20, 1, 77, 5, 64, 64, 30, 3, 120, 120)
+    ]
+    rule = Rule(patience=1) if share is None else sure(model, some, share)
     model, sizes = model.cuda(), [[300, 20, 1, 77], [5], [64] * 9, [280, 30, 3, 80], [120] * 40]
     answering, batches = Answering(model, half=False), [drawn(random, depth, each) for each in 2 * sizes]
     with torch.no_grad():
@@ -98,6 +103,28 @@ def test_texts_leave_where_they_leave_kernel_by_kernel(norm: str, rule: Rule, ex
             assert right.depths is not None
             assert each.depths.tolist() == right.depths.tolist()
             taken |= set(each.depths.tolist())
+    assert len(taken) > 1
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_texts_that_leave_have_the_answers_of_their_exits(norm: str, half: bool) -> None:
+    """Whatever rounding makes of who leaves where."""
+    depth, random = PrefixConfig(), np.random.default_rng(0)
+    model = undecided(depth, LAYERS, norm, width=32, max_positions=600)
+    batches = [drawn(random, depth, sizes) for sizes in ([300, 20, 1, 77], [64] * 9, [5], [120] * 40)]
+    rule = sure(model, [random.integers(PAD + 1, VOCABULARY, size).tolist() for size in (120, 64, 77, 20)], 0.6)
+    answering, taken = Answering(model.cuda(), half), set()
+    found = list(answering.all(batches, model.plan(), rule))
+    for batch, (logits, depths) in zip(batches, found, strict=True):
+        exits = torch.stack([answering(batch, model.plan(name)).logits for name in model.depths()])
+        assert depths is not None
+        ends = (batch.source != PAD).sum(1).cumsum(0) - 1
+        own = depths[ends]
+        tolerance = 0.05 * float(exits.abs().max()) if half else 1e-4
+        expected = exits[own - 1, torch.arange(len(logits))]
+        torch.testing.assert_close(logits, expected, atol=tolerance, rtol=0)
+        taken |= set(own.tolist())
     assert len(taken) > 1
 
 

@@ -63,6 +63,24 @@ def test_what_is_there_is_not_held_back() -> None:
         assert depths is not None
 
 
+@pytest.mark.parametrize(
+    ("head", "half", "depth", "taken"),
+    [
+        (32, False, FullConfig(), True),
+        (32, True, PerWordConfig(), True),
+        (24, True, FullConfig(), True),
+        (24, False, FullConfig(), False),
+        (24, True, PerWordConfig(), False),
+        (20, True, FullConfig(), False),  # flash attention wants multiples of 8
+        (264, True, FullConfig(), False),  # of at most 256
+    ],
+)
+def test_heads_that_no_kernel_takes_are_read_in_the_ordinary_way(
+    head: int, half: bool, depth: Any, taken: bool
+) -> None:
+    assert Answering(tiny_classifier(depth, 1, width=2 * head), half).attends_in_places() == taken
+
+
 @pytest.mark.parametrize("depth", [FullConfig(), PerWordConfig(stopped="refresh"), PerWordConfig(stopped="keep")])
 def test_answers_of_all_lanes_are_those_of_the_ordinary_way(depth: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, lengths = tiny_classifier(depth, 3).eval(), np.array([4, 2])

@@ -267,7 +267,7 @@ def test_the_objective_and_the_unit_go_together() -> None:
 def test_only_models_with_exits_can_be_left_early() -> None:
     for depth in (PrefixConfig(), RecurrentConfig(depth=4)):
         check_exits(tiny_classifier(depth))
-    refused = (FullConfig(), LayerDropConfig(), LatentConfig(), PerWordConfig())
+    refused = (FullConfig(), LayerDropConfig(), LatentConfig(), PerWordConfig(), PrefixConfig(exits=(4,)))
     for depth in refused:
         with pytest.raises(UserError, match="exits below the last layer"):
             check_exits(tiny_classifier(depth))

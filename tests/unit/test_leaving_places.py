@@ -5,37 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from classifiers import tiny_classifier
+from classifiers import sure, undecided
 from conftest import PAD
 from test_word_places import texts
 
 from anydepth.classifying.answering import Answering
+from anydepth.classifying.awaiting import Coming
 from anydepth.classifying.labels import labelled
-from anydepth.classifying.lanes import Lanes
+from anydepth.classifying.lanes import Lane, Lanes
 from anydepth.classifying.leaving import Rule
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
-from anydepth.encoder_models import Classifier
 
 LAYERS = 5
 SIZES = [[4, 1, 2, 7, 3, 12], [3], [6, 6, 60, 2], [4, 2, 5, 7, 1, 13], [2] * 40]
-
-
-def undecided(depth: Any, norm: str) -> Classifier:
-    model = tiny_classifier(depth, 2 if isinstance(depth, RecurrentConfig) else LAYERS, norm=norm)
-    for module in model.modules():
-        if isinstance(module, torch.nn.LayerNorm):  # or texts would be all alike
-            module.weight.data.add_(1)
-            module.bias.data.zero_()
-    model.output_bias.data.zero_()
-    return model
-
-
-def sure(model: Classifier, ids: list[list[int]], share: float) -> Rule:
-    """With a confidence that this share of the answers of all exits does not have."""
-    batch = labelled(ids, PAD, "")
-    answers = torch.stack([model.logits(model(batch, model.plan(depth))) for depth in model.depths()])
-    return Rule(confidence=float(answers.softmax(-1).amax(-1).detach().quantile(share)))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -46,7 +29,7 @@ def sure(model: Classifier, ids: list[list[int]], share: float) -> Rule:
 def test_texts_leave_as_in_the_ordinary_way(
     share: float | None, depth: Any, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = undecided(depth, norm)
+    model = undecided(depth, 2 if isinstance(depth, RecurrentConfig) else LAYERS, norm)
     rule = Rule(patience=1) if share is None else sure(model, [text for each in SIZES for text in texts(each)], share)
     answering, plans = Answering(model, half=False), model.plan()
     batches = [labelled(texts(sizes), PAD, "") for sizes in SIZES]
@@ -66,7 +49,7 @@ def test_texts_leave_as_in_the_ordinary_way(
 
 def test_a_batch_keeps_its_room_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU has just answered about the first part of the layers when the next batch comes to the same lane."""
-    model, rule = undecided(PrefixConfig(exits=(2, 4)), "post"), Rule(confidence=1.0)
+    model, rule = undecided(PrefixConfig(exits=(2, 4)), LAYERS, "post"), Rule(confidence=1.0)
     answering, plans = Answering(model, half=False), model.plan()
     first, second = (labelled(texts([40, 30, size]), PAD, "") for size in (20, 19))
     expected = [answering(batch, plans, rule).logits for batch in (first, second)]
@@ -79,7 +62,7 @@ def test_a_batch_keeps_its_room_until_it_is_done(monkeypatch: pytest.MonkeyPatch
 
 
 def test_layers_run_only_for_texts_that_have_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = undecided(PrefixConfig(), "post")
+    model = undecided(PrefixConfig(), LAYERS, "post")
     answering, plans, ids = Answering(model, half=False), model.plan(), texts([4] * 512)
     batch, rule = labelled(ids, PAD, ""), sure(model, ids, 0.6)
     monkeypatch.setattr(answering, "records", lambda: True)
@@ -92,3 +75,40 @@ def test_layers_run_only_for_texts_that_have_not_left(monkeypatch: pytest.Monkey
     assert all(count <= row <= max(32, count * 33 // 32 + 32) for row, count in zip(rows, running, strict=True))
     assert len(set(rows)) > 1
     assert np.all(np.diff(rows) <= 0)
+
+
+def test_places_are_few_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is recorded on a GPU; those of all shapes that texts which stay may have would be hundreds."""
+    model = undecided(PrefixConfig(), LAYERS, "post")
+    answering, random = Answering(model, half=False), np.random.default_rng(0)
+    monkeypatch.setattr(answering, "records", lambda: True)
+    stayed = set()
+    for share in (0.2, 0.4, 0.6, 0.8):
+        ids = texts(random.integers(40, 60, 32).tolist())
+        depths = answering(labelled(ids, PAD, ""), model.plan(), sure(model, ids, share)).depths
+        assert depths is not None
+        stayed |= {int((depths > number).sum()) for number in range(LAYERS)}
+    assert len(stayed) > LAYERS
+    (lane,) = answering.lanes.all
+    assert len(lane.made) <= LAYERS
+
+
+def test_other_batches_go_on_while_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU that has never answered before somebody waits for it."""
+    model, parts = undecided(PrefixConfig(), LAYERS, "post"), []
+    answering, plans, rule = Answering(model, half=False), model.plan(), Rule(confidence=1.0)
+    batches = [labelled(texts([40, 30, size]), PAD, "") for size in (20, 19)]
+    expected = [answering(batch, plans, rule).logits for batch in batches]
+    monkeypatch.setattr(answering, "lanes", Lanes(model, 2))
+    monkeypatch.setattr(answering, "records", lambda: True)
+    monkeypatch.setattr(Coming, "is_there", lambda _: False)
+    read_texts = Lane.read_texts
+
+    def noted(lane: Lane, *given: Any) -> torch.Tensor:
+        parts.append(answering.lanes.all.index(lane))
+        return read_texts(lane, *given)
+
+    monkeypatch.setattr(Lane, "read_texts", noted)
+    found = [each.logits for each in answering.all(batches, plans, rule)]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert parts == [0, 1] * LAYERS

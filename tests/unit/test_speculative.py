@@ -142,6 +142,8 @@ def test_a_depth_that_cannot_draft_is_searched_plainly(tmp_path: Path, cli: Cli)
     code, said, error = cli("translate", GOLDEN, text, "--speculate", "--depth", "2-1")
     assert (code, said) == (0, plain)
     assert "speculation is off: depth 2-1 has no shallower exit with 1 decoder layers" in error
+    _, _, error = cli("translate", GOLDEN, text, "--speculate", "--set", "decoding.draft=2")
+    assert "depth 2-2 has no shallower exit with 2 decoder layers (a draft can have 1)" in " ".join(error.split())
 
 
 @pytest.mark.filterwarnings("default:speculation is off")

@@ -91,8 +91,11 @@ def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, gui
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
         known = guide.run.model.policies["decoder"].plans(guide.key)
-        if decoding.draft not in known or decoding.draft >= len(plans.decoder):
-            return without_drafts(decoding, f"depth {depth} has no shallower exit with {decoding.draft} decoder layers")
+        shallower = [layers for layers in sorted(known) if layers < len(plans.decoder)]
+        if decoding.draft not in shallower:
+            others = f" (a draft can have {', '.join(map(str, shallower))})" if shallower else ""
+            reason = f"depth {depth} has no shallower exit with {decoding.draft} decoder layers{others}"
+            return without_drafts(decoding, reason)
         if guide.calibrated and (tried := {one.depth for one in guide.calibrated.speculation}):
             elsewhere = f"drafts were calibrated at {', '.join(sorted(tried))} (anydepth calibrate --drafts-at {depth})"
             warnings.warn(f"speculation may be slower than plain search at depth {depth}: {elsewhere}", stacklevel=2)

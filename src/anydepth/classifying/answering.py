@@ -1,6 +1,7 @@
 """What a classifier says about a batch of texts; on a GPU in fixed places, as CUDA graphs (places.py)."""
 
 import copy
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -22,6 +23,8 @@ Array = np.ndarray
 RECORD = True
 """Whether texts on a GPU are read in fixed places. Whether the answers are the same there is for
 tests/parity/test_recorded_words.py to tell."""
+FLASH_HEADS = 256
+"""The size of the largest heads that flash attention takes; all are multiples of 8."""
 LANES = 2
 """Batches that a GPU reads at the same time, at most."""
 
@@ -32,6 +35,7 @@ class Answering:
 
     def __init__(self, model: Classifier, half: bool) -> None:
         self.model, self.half, self.device = model, half, model.output.weight.device
+        self.under_way: deque[Leaving] = deque()
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -64,11 +68,15 @@ class Answering:
             self.read(batch, plans, rule, lane).get()
 
     def records(self) -> bool:
-        layer = self.model.config.layer
-        # flash attention takes other heads too, but only in bfloat16 and where words stand text by text
+        known = self.attends_in_places() and self.model.depths_are_known
+        return RECORD and self.device.type == "cuda" and available() and known
+
+    def attends_in_places(self) -> bool:
+        """Whether a kernel takes heads of this size. Flash attention takes more of them, but only in bfloat16 and where
+        words stand text by text."""
+        head = self.model.config.layer.width // self.model.config.layer.heads
         flash = self.half and not isinstance(self.model.encoder_depth, PerWord)
-        attends = flash or layer.width // layer.heads in KERNEL_HEADS
-        return RECORD and self.device.type == "cuda" and available() and attends and self.model.depths_are_known
+        return head in KERNEL_HEADS or (flash and head % 8 == 0 and head <= FLASH_HEADS)
 
     @torch.no_grad()
     def read(self, batch: LabelledBatch, plans: Plans, rule: Rule | None, lane: Lane) -> Awaited:
@@ -86,7 +94,7 @@ class Answering:
     def leave(self, lane: Lane, plans: Plans, rule: Rule, tokens: Array, lengths: Array) -> Leaving:
         if lane.returning:  # has the room
             lane.returning.get()
-        lane.returning = leaving = Leaving(lane, plans.encoder, rule, tokens, lengths)
+        lane.returning = leaving = Leaving(lane, plans.encoder, rule, tokens, lengths, self.under_way)
         return leaving
 
 

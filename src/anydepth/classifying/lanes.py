@@ -27,8 +27,6 @@ MOST = 128
 class Passage(NamedTuple):
     """Through a room of states, in which one part of the layers leaves words for the next."""
 
-    rows: int = 0
-    """Of the room."""
     enter: bool = False
     """Whether words are taken from there, and not embedded."""
     leave: bool = False
@@ -64,9 +62,12 @@ class Lane:
             return self.read_texts(Plan(plan.layers[:depth]), tokens, lengths)
         return self.on_stream(lambda: self.for_words(plan, refresh, Shape.of(lengths)).read(tokens, depths, lengths))
 
-    def read_texts(self, plan: Plan, words: Array, lengths: Array, passage: Passage = STAY) -> Tensor:
-        """Logits of texts whose words all run through these layers."""
-        return self.on_stream(lambda: self.for_texts(plan, Shape.of(lengths), passage).read(words, lengths))
+    def read_texts(
+        self, plan: Plan, words: Array, lengths: Array, shape: Shape | None = None, passage: Passage = STAY
+    ) -> Tensor:
+        """Logits of texts whose words all run through these layers, in places of their own shape or of another."""
+        shape = shape or Shape.of(lengths)
+        return self.on_stream(lambda: self.for_texts(plan, shape, passage).read(words, lengths))
 
     def on_stream(self, read: Callable[[], Tensor]) -> Tensor:
         """Logits for the stream of whoever asks. It waits for them, and for the last use of weights that it may free
@@ -86,7 +87,7 @@ class Lane:
 
     def for_texts(self, plan: Plan, shape: Shape, passage: Passage) -> TextPlaces:
         def make() -> TextPlaces:
-            doors = (self.room(passage.rows) if open else None for open in (passage.enter, passage.leave))
+            doors = (self.room(shape.words) if open else None for open in passage)
             return TextPlaces(self.model, plan, shape, self.recorder, *doors)
 
         return self.kept((plan, shape, passage), make)

@@ -78,7 +78,7 @@ def check_exits(model: Classifier) -> None:
     """Refuses models of which nobody has trained exits."""
     if len(model.exits) < 2:
         depth = model.config.encoder.depth.type
-        raise UserError(f'leaving early needs exits below the last layer (depth "prefix"), which {depth} does not have')
+        raise UserError(f'leaving early needs exits below the last layer (depth "prefix"); this {depth} model has none')
 
 
 def exits_of(model: Classifier, plan: Plan) -> list[int]:

@@ -6,6 +6,7 @@ words stay there, in a room, from which the next part of the layers takes those 
 is on its way to the host, the GPU is at work on another, in another lane.
 """
 
+from collections import deque
 from itertools import pairwise
 
 import numpy as np
@@ -23,19 +24,31 @@ Array = np.ndarray
 class Leaving:
     """One batch, from its first exit to its last. The room of its lane is its own until it is done."""
 
-    def __init__(self, lane: Lane, plan: Plan, rule: Rule, tokens: Array, lengths: Array) -> None:
-        self.lane, self.plan, self.lengths, self.done = lane, plan, lengths, False
+    def __init__(
+        self, lane: Lane, plan: Plan, rule: Rule, tokens: Array, lengths: Array, under_way: deque["Leaving"]
+    ) -> None:
+        """`under_way` are the batches of all lanes that are not done, the one first whose answer will come first."""
+        self.lane, self.plan, self.lengths, self.under_way = lane, plan, lengths, under_way
         self.departures = Departures(rule, len(lengths), lane.model.output.num_embeddings)
         self.parts = list(pairwise([0, *exits_of(lane.model, plan)]))
-        self.room, self.staying, self.reached = power_of_two(Shape.of(lengths).words), lengths, 0
+        shape = Shape.of(lengths)
+        # One for all parts, whoever leaves: with shapes of those who stay, a lane would meet hundreds, more than it
+        # keeps, and record all of them again and again.
+        self.shape = shape._replace(words=power_of_two(shape.words))
+        self.staying, self.reached = lengths, 0
         self.coming = self.ask(tokens)
 
     def ask(self, words: Array) -> Coming:
         """The next part of the layers, about words: tokens at first, then the rows in which they were left."""
         begin, self.reached = self.parts.pop(0)
-        passage = Passage(self.room, enter=begin > 0, leave=bool(self.parts))
-        part = Plan(self.plan.layers[begin : self.reached])
-        return Coming(Answer(self.lane.read_texts(part, words, self.staying, passage), None))
+        passage, part = Passage(enter=begin > 0, leave=bool(self.parts)), Plan(self.plan.layers[begin : self.reached])
+        logits = self.lane.read_texts(part, words, self.staying, self.shape, passage)
+        self.under_way.append(self)
+        return Coming(Answer(logits, None))
+
+    @property
+    def done(self) -> bool:
+        return self not in self.under_way
 
     def is_there(self) -> bool:
         """Goes on as far as the GPU has come."""
@@ -45,14 +58,14 @@ class Leaving:
 
     def get(self) -> Answer:
         while not self.done:
-            self.go_on()
+            self.under_way[0].go_on()  # others, too: the GPU is not to wait for whoever waits for this one
         return self.departures.answer(self.lengths)
 
     def go_on(self) -> None:
         """Past one exit, whose answers are waited for."""
         stay = self.departures.see(self.coming.get().logits.numpy(), self.reached)
-        self.done = not self.parts or not len(stay)
-        if self.done:
+        self.under_way.remove(self)
+        if not self.parts or not len(stay):
             return
         starts = np.cumsum(self.staying) - self.staying
         self.staying = self.staying[stay]

@@ -78,21 +78,22 @@ class TextPlaces:
 
     def advance(self, count: int) -> None:
         """All layers, for so many rows."""
+        x = self.x[:count]
         if self.entry is None:
-            embed_rows(self.x, self.model.source, self.listed, self.count)
+            embed_rows(x, self.model.source, self.listed, self.count)
         else:
-            self.x[:count] = self.entry.index_select(0, self.tokens[:count])
+            torch.index_select(self.entry, 0, self.tokens[:count], out=x)
         for number in self.plan.layers:
             layer = self.model.encoder.layers[number]
             assert isinstance(layer, Layer)
-            after_attention(layer, self.x, self.attend(layer, count), self.entered, self.count)
-        self.logits.copy_(answer_texts(self.model, self.x, self.texts))
+            after_attention(layer, self.x, self.attend(layer, x), self.entered, self.count)
+        self.logits.copy_(answer_texts(self.model, x, self.texts))
         if self.exit is not None:
-            self.exit[:count] = self.x[:count]
+            self.exit[:count] = x
 
-    def attend(self, layer: Layer, count: int) -> Tensor:
-        qkv = layer.attention.qkv(layer.enter(self.x[:count], layer.attention_norm))
-        q, k, v = qkv.view(1, count, 3, self.heads, -1).unbind(2)
+    def attend(self, layer: Layer, x: Tensor) -> Tensor:
+        qkv = layer.attention.qkv(layer.enter(x, layer.attention_norm))
+        q, k, v = qkv.view(1, len(x), 3, self.heads, -1).unbind(2)
         longest = self.shape.longest
         sees = Packed(self.starts, self.starts, longest, longest)
         return attend_packed(q, k, v, sees, causal=False, dropout=0.0, short=BLOCK)[0].flatten(1)

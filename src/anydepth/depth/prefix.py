@@ -9,7 +9,7 @@ from anydepth.plan import Plan
 
 @config
 class PrefixConfig:
-    """The first d layers, for every d."""
+    """The first d layers, for every d or for some."""
 
     type: Literal["prefix"] = "prefix"
     gated: ClassVar[bool] = False
@@ -34,9 +34,8 @@ class PrefixConfig:
 class Prefix(Depth):
     def __init__(self, layers: int, config: PrefixConfig) -> None:
         super().__init__(layers)
-        self.uniform, self.exits = config.sample == "uniform", {*config.exits, layers}
-        self.everywhere = not config.exits
+        self.uniform = config.sample == "uniform"
+        self.exits = {*config.exits, layers} if config.exits else set(range(1, layers + 1))
 
     def plans(self, key: str = "") -> dict[int, Plan]:
-        plans = every_depth(self.layers)
-        return plans if self.everywhere else {depth: plans[depth] for depth in plans if depth in self.exits}
+        return {depth: plan for depth, plan in every_depth(self.layers).items() if depth in self.exits}
