@@ -45,10 +45,8 @@ class TextPlaces:
         self.parts = list(starmap(slice, pairwise(accumulate(sizes, initial=0))))
         self.given = torch.zeros(sum(sizes), dtype=torch.int32, device=weight.device)
         self.count, starts, self.tokens, positions = self.given.split(sizes)
-        self.starts, rows = (
-            starts[: shape.texts + 1],
-            torch.arange(shape.words, dtype=torch.int32, device=weight.device),
-        )
+        self.starts = starts[: shape.texts + 1]
+        rows = torch.arange(shape.words, dtype=torch.int32, device=weight.device)
         self.listed = Listed(self.tokens, positions, rows)
         self.texts = Texts(rows, self.starts, rows[:0].view(2, 0))
         self.x = weight.new_zeros(shape.words, width)
