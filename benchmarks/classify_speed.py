@@ -33,6 +33,7 @@ from anydepth.data.cutting import BatchingConfig, Limits
 from anydepth.data.labelled_batch import LabelledBatch
 from anydepth.data.store import Store, tokenize
 from anydepth.evaluation.cells import depth_name
+from anydepth.evaluation.labels import paired
 from anydepth.nn.perword import lay_out
 from anydepth.run import Run
 from anydepth.run import load as load_run
@@ -104,9 +105,8 @@ def quality(system: System, plain: System) -> dict[str, Any]:
     mine, theirs = rights(system), rights(plain)
     if mine is None or theirs is None or len(mine) != len(theirs):
         return found
-    apart = 100.0 * (mine.astype(float) - theirs)
-    half = 1.96 * float(apart.std()) / math.sqrt(len(apart))
-    return found | {"difference": float(apart.mean()), "interval": [apart.mean() - half, apart.mean() + half]}
+    apart = paired(mine, theirs, np.ones(len(mine), dtype=bool))
+    return found | {"difference": apart.difference, "interval": [apart.low, apart.high]}
 
 
 def rights(system: System) -> np.ndarray | None:

@@ -578,6 +578,25 @@ def test_texts_that_leave_early(trained: Path, tmp_path: Path, cli: Cli) -> None
     assert (code, out.split("\t")[0]) == (0, "falls")
 
 
+def test_classifiers_compared(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
+    for run in (trained, adaptive):
+        assert cli("evaluate", run)[0] == 0
+    page = tmp_path / "both.html"
+    code, out, err = cli("report", trained, adaptive, "--out", page, "--json", "--baseline", adaptive.name)
+    assert code == 0, err
+    found = json.loads(out)
+    deepest = max(row["encoder"] for row in found["rows"] if row["run"] == adaptive.name)
+    assert found["against"] == f"{adaptive.name} at depth {deepest}"
+    ours = next(row for row in found["rows"] if row["run"] == adaptive.name and row["apart"] is None)
+    for row in found["rows"]:
+        if row["apart"] is not None:
+            assert row["apart"]["difference"] == pytest.approx(row["accuracy"] - ours["accuracy"])
+            assert row["apart"]["low"] <= row["apart"]["difference"] <= row["apart"]["high"]
+            assert f"<td>{row['apart']['difference']:+.2f}</td>" in page.read_text()
+    assert {row["run"] for row in found["rows"] if row["apart"]} >= {trained.name}
+    assert cli("report", trained, adaptive, "--out", page, "--baseline", "other")[0] == 2
+
+
 def test_flags_that_would_mean_nothing_are_refused(trained: Path, adaptive: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "in.txt").write_text("nine two one\n")
     classify, early = ("classify", trained, tmp_path / "in.txt"), ("--depth", "adaptive", "--exit", "0.5")

@@ -17,7 +17,7 @@ from anydepth.data.tokenizer import TokenizerConfig, TokenizerPair
 from anydepth.data.tokenizer_training import train_tokenizer
 from anydepth.encoder_models import ClassifierConfig
 from anydepth.errors import UserError
-from anydepth.evaluation.labels import accuracy, interval, macro_f1, sign_test, wilson
+from anydepth.evaluation.labels import accuracy, interval, macro_f1, paired, sign_test, wilson
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.repeated import repeated
 from anydepth.reporting.accuracy_page import picture
@@ -140,6 +140,19 @@ def test_scores_by_hand() -> None:
     other = np.array([0, 0, 0, 1, 1, 2])  # right in the two places where `found` is wrong
     assert sign_test(other, found, right) == pytest.approx(2 * 0.25)
     assert sign_test(found, found, right) == 1.0
+
+
+def test_differences_of_classifiers_by_hand() -> None:
+    right = np.array([0, 1, 0, 1] * 25)
+    first, second = right.copy(), right.copy()
+    first[:5], second[5:20] = 1 - first[:5], 1 - second[5:20]  # 5 and 15 mistakes, in other texts
+    difference, low, high, p = paired(first, second, right)
+    spread = math.sqrt(0.2 - 0.1**2)  # of -1 (5), 1 (15) and 0 (80)
+    assert (difference, high - difference) == (pytest.approx(10), pytest.approx(100 * 1.959964 * spread / 10))
+    assert low == pytest.approx(2 * difference - high)
+    assert p == sign_test(first, second, right)
+    assert paired(second, first, right)[:3] == pytest.approx((-10, -high, -low))
+    assert paired(first, first, right) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_pieces_are_written_as_they_stand_in_a_text() -> None:

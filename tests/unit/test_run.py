@@ -186,7 +186,13 @@ def test_a_plain_model_is_cut_short(folder: Path, tmp_path: Path) -> None:
     """The run of this file offers all prefixes; as a plain model it has one depth, and its layers can still be had."""
     plain = tmp_path / "plain"
     shutil.copytree(folder, plain)
-    text = (folder / "config.toml").read_text().replace('"prefix"', '"full"').replace('sample = "uniform"\n', "")
+    text = (
+        (folder / "config.toml")
+        .read_text()
+        .replace('"prefix"', '"full"')
+        .replace('sample = "uniform"\n', "")
+        .replace("exits = []\n", "")
+    )
     (plain / "config.toml").write_text(text)
     assert anydepth.load(plain).depths() == ["2-2"]
     cut = anydepth.load(plain, settings=['model.encoder.depth={type="prefix"}', 'model.decoder.depth.type="prefix"'])

@@ -144,16 +144,22 @@ def show_depths(found: "Estimated", as_json: bool) -> None:
 
 def report_runs(runs: Sequence[str], out: Path, baseline: str = "", as_json: bool = False) -> None:
     """Writes the page; of several runs also prints how they compare."""
+    from anydepth.evaluation.accuracies import accuracies
     from anydepth.evaluation.comparison import compare
     from anydepth.evaluation.records import kind_of, read_records
     from anydepth.reporting.report import write_page
     from anydepth.reporting.terminal import print_comparison
 
     records = read_records(runs)
-    if kind_of(records) != "translation":
-        if as_json or baseline:
-            raise UserError("--json, --baseline: for runs that translate; other scores are in each grid.json")
-        write_page(records, out, None)
+    if (kind := kind_of(records)) == "classifier" and as_json:
+        write_page(records, out, None, baseline=baseline)
+        rows, against = accuracies(records, baseline)
+        rows = [row | {"apart": row["apart"] and row["apart"]._asdict()} for row in rows]
+        return print(json.dumps({"report": str(out), "against": against, "rows": rows}, ensure_ascii=False, indent=1))
+    if kind != "translation":
+        if as_json or (baseline and kind != "classifier"):
+            raise UserError(f"--json, --baseline: not for a {kind}, whose scores are in its grid.json")
+        write_page(records, out, None, baseline=baseline)
         return print(f"The report is in {out}.")
     with progress_bar("scoring") as bar:
         task = bar.add_task("", total=None)

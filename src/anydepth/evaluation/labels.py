@@ -1,6 +1,7 @@
 """How good predicted labels are. All take two arrays of label numbers: those found and the right ones."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,3 +47,21 @@ def sign_test(first: Array, second: Array, right: Array) -> float:
     each = [math.lgamma(differ + 1) - math.lgamma(k + 1) - math.lgamma(differ - k + 1) for k in range(differ + 1)]
     tail = sum(math.exp(one - differ * math.log(2)) for one in each[: min(better, worse) + 1])
     return min(1.0, 2 * tail)
+
+
+class Paired(NamedTuple):
+    """By how much one classifier is more accurate than another, on the same texts."""
+
+    difference: float
+    """In points of accuracy."""
+    low: float
+    """Of its 95 % interval."""
+    high: float
+    p: float
+    """How likely the difference is chance."""
+
+
+def paired(first: Array, second: Array, right: Array) -> Paired:
+    apart = 100 * ((first == right).astype(float) - (second == right))
+    mean, reach = float(apart.mean()), Z * float(apart.std()) / math.sqrt(len(apart))
+    return Paired(mean, mean - reach, mean + reach, sign_test(first, second, right))

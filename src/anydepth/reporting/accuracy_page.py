@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from anydepth.evaluation.accuracies import accuracies
 from anydepth.evaluation.accuracy import EXITS
 from anydepth.evaluation.cells import depth_name
-from anydepth.evaluation.labels import sign_test
 from anydepth.evaluation.records import Record
 from anydepth.evaluation.repeated import MEANS
 from anydepth.reporting.coloured import for_page
@@ -16,33 +16,19 @@ from anydepth.reporting.figures import ACCENT, INK, SERIES, as_svg, empty_figure
 from anydepth.reporting.page import Page
 
 
-def show_accuracies(page: Page, means: Mapping[str, Sequence[str]]) -> None:
+def show_accuracies(page: Page, means: Mapping[str, Sequence[str]], baseline: str = "") -> None:
     """`means` names the runs whose mean is shown, too."""
-    measured = [record for record in page.records if record.grid]
-    sets = {record.grid["test_set"] for record in measured if record.grid}
-    reference = best_of(measured[0]) if measured else None
-    rows = [
-        {
-            "run": record.name,
-            "depth": cell.get("exit") or depth_name(cell),
-            "p": None if len(sets) > 1 else difference(measured[0], reference, record, cell),
-            "mean_depth": cell.get("mean_depth"),
-            "deviation": cell.get("deviation"),
-            **cell,
-        }
-        for record in measured
-        for cell in [*record.cells, *(record.grid or {}).get(EXITS, ())]
-    ]
+    measured, (rows, against) = [record for record in page.records if record.grid], accuracies(page.records, baseline)
     page.accuracies = {
         "rows": rows,
         "means": [row for name, runs in means.items() for row in mean_rows(name, runs, measured)],
-        "words": any(row["mean_depth"] is not None for row in rows),
-        "repeated": any(row["deviation"] is not None for row in rows),
+        "words": any("mean_depth" in row for row in rows),
+        "repeated": any("deviation" in row for row in rows),
         "samples": [sample for record in measured for sample in samples(record)],
-        "against": f"{measured[0].name} at depth {depth_name(reference)}" if reference and len(sets) == 1 else "",
-        "unlike": len(sets) > 1,
+        "against": against,
+        "compared": any(row["apart"] for row in rows),
         "picture": picture(measured) if len(rows) > 1 else "",
-        "by_layers": by_layers(measured) if len(sets) == 1 else [],
+        "by_layers": by_layers(measured) if against else [],
         "histogram": histogram([row for row in rows if "depths" in row]),
     }
 
@@ -68,30 +54,6 @@ def samples(record: Record) -> list[dict[str, Any]]:
     layers = max((int(cell["encoder"]) for cell in record.cells), default=1)
     given = (record.grid or {}).get("samples", ())
     return [{"run": record.name, **one, "words": for_page(one["words"], layers)} for one in given]
-
-
-def best_of(record: Record) -> dict[str, Any]:
-    """The deepest cell: what the others are held against."""
-    return max(record.cells, key=lambda cell: int(cell["encoder"]))
-
-
-def difference(first: Record, reference: Any, record: Record, cell: dict[str, Any]) -> float | None:
-    """How likely the difference from the first run's deepest depth is chance; None of itself, or without outputs."""
-    if record is first and cell is reference:
-        return None
-    one, other, right = outputs(first, reference), outputs(record, cell), outputs(first, reference, "reference")
-    if one is None or other is None or right is None:
-        return None
-    return sign_test(other, one, right) if len(one) == len(other) == len(right) else None
-
-
-def outputs(record: Record, cell: dict[str, Any], name: str = "") -> np.ndarray | None:
-    """The labels that a cell counts, where they were kept; of several runs together there are none."""
-    if "runs" in cell or ("exit" in cell and len(record.folders) > 1):
-        return None
-    folder = record.folders[0] if "exit" in cell else record.folder_of(depth_name(cell))
-    file = folder.path / "outputs" / f"{name or cell.get('exit') or depth_name(cell)}.txt"
-    return np.array(file.read_text(encoding="utf-8").splitlines()) if file.exists() else None
 
 
 MARKERS = "os^Dv"

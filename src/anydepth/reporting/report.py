@@ -53,7 +53,8 @@ def write_report(
         raise UserError("no run to report: expected at least one run folder")
     records = read_records(runs)
     several = len(records) > 1 and kind_of(records) == "translation"
-    return write_page(records, out, compare(records, baseline, samples) if several else None, samples, means)
+    comparison = compare(records, baseline, samples) if several else None
+    return write_page(records, out, comparison, samples, means, baseline)
 
 
 def write_page(
@@ -62,14 +63,16 @@ def write_page(
     comparison: Comparison | None,
     samples: int | None = None,
     means: Mapping[str, Sequence[str]] | None = None,
+    baseline: str = "",
 ) -> Path:
+    """`baseline` is for classifiers: the run that the others are held against, instead of the first."""
     page = parts.begin(records)
     if comparison:
         show_comparison(page, comparison)
     elif (kind := kind_of(records)) == "masked language model":
         show_perplexities(page)
     elif kind == "classifier":
-        show_accuracies(page, means or {})
+        show_accuracies(page, means or {}, baseline)
     elif records[0].grid:
         _show_grid(page, SAMPLES if samples is None else samples)
     elif records[0].languages:
