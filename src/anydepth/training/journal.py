@@ -1,7 +1,9 @@
 """What happened in a training: metrics.jsonl, TensorBoard, and a progress bar for people."""
 
 import json
+import math
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import METRICS
 from anydepth.training.settings import TrainingConfig
+
+SECONDS_OF_SILENCE = 20
+"""At most where there is no bar, as in a log file."""
 
 
 class Journal:
@@ -37,6 +42,7 @@ class Journal:
         self.open_board = board_class() if settings.tensorboard and first else None
         self.board: Any = None
         self.forgotten_from: int | None = None
+        self.said = -math.inf
 
     def __enter__(self) -> "Journal":
         self.bar.start()
@@ -69,7 +75,8 @@ class Journal:
             self.draw(line)
         if line["kind"] == "train":
             self.bar.update(self.task, news=headline(line))
-        if line["kind"] == "valid" or (self.bar.disable and "loss" in line and line["step"] % 500 == 0):
+        late = self.bar.disable and "loss" in line and time.monotonic() - self.said > SECONDS_OF_SILENCE
+        if line["kind"] == "valid" or late:
             self.say(f"step {line['step']}: {headline(line)}")
 
     def draw(self, line: dict[str, Any]) -> None:
@@ -86,6 +93,7 @@ class Journal:
         self.bar.update(self.task, completed=step)
 
     def say(self, text: str) -> None:
+        self.said = time.monotonic()
         self.console.print(text, highlight=False, soft_wrap=True)
 
 
