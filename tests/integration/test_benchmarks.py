@@ -16,15 +16,10 @@ ROOT = Path(__file__).parents[2]
 TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five kilometres"]
 
 
-def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
-    run, texts, out = tmp_path / "run", tmp_path / "text", tmp_path / "out.json"
-    shutil.copytree(ROOT / "tests" / "golden" / "model", run)
-    texts.write_text("".join(f"{line}\n" for line in 26 * TEXTS))
-    files = ["--source", str(texts), "--reference", str(texts)]
-    assert cli("evaluate", run, "--depths", "1-1,2-2", *files)[0] == 0
-    command = [sys.executable, "benchmarks/budget.py", str(run), *files, "--processor-time", str(texts)]
+def benchmark(name: str, *arguments: object) -> str:
+    """What it tells on stderr."""
     done = subprocess.run(
-        [*command, "--device", "cpu", "--budgets", "1e6", "2e6", "--out", str(out)],
+        [sys.executable, f"benchmarks/{name}", *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         text=True,
@@ -32,7 +27,18 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "100 of 104 sentences" in done.stderr  # written then, in case of a time limit
+    return done.stderr
+
+
+def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
+    run, texts, out = tmp_path / "run", tmp_path / "text", tmp_path / "out.json"
+    shutil.copytree(ROOT / "tests" / "golden" / "model", run)
+    texts.write_text("".join(f"{line}\n" for line in 26 * TEXTS))
+    files = ["--source", str(texts), "--reference", str(texts)]
+    assert cli("evaluate", run, "--depths", "1-1,2-2", *files)[0] == 0
+    budgets = ["--budgets", "1e6", "2e6"]
+    told = benchmark("budget.py", run, *files, "--processor-time", texts, "--device", "cpu", *budgets, "--out", out)
+    assert "100 of 104 sentences" in told  # written then, in case of a time limit
     rows = json.loads(out.read_text())
     assert [(row["budget_ms"], row["in_time"], row["sentences"]) for row in rows] == [(1e6, 1.0, 104), (2e6, 1.0, 104)]
 
@@ -41,15 +47,7 @@ def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     small = ["--random", "--layers", "2", "--width", "16", "--vocabulary", "50", "--sentences", "4"]
     few = ["--repetitions", "1", "--drafts", "1x2", "--batches", "4,0", "--sections", "speculation,depths"]
-    done = subprocess.run(
-        [sys.executable, "benchmarks/decoding_speed.py", *small, *few, "--out", str(out)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        text=True,
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    benchmark("decoding_speed.py", *small, *few, "--out", out)
     found = json.loads(out.read_text())
     row, failed = found["speculation"]
     assert row["batch"] == 4

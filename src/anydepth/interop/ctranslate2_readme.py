@@ -2,20 +2,9 @@
 
 from anydepth.data.sources import BETWEEN_SENTENCES
 from anydepth.data.tokenizer import tags_of
+from anydepth.interop.export_readme import limit, page
 from anydepth.plan import Plans
 from anydepth.run import Run
-
-TEXT = """\
-# Depth {depth}, for CTranslate2
-
-Written by `anydepth export --to ctranslate2`. `pip install ctranslate2 tokenizers` is all it takes, in this folder:
-
-```python
-{code}
-```
-
-Greedy search (`beam_size=1`) finds what anydepth does; a beam may find others. An empty text is not for the model.
-"""
 
 CODE = """\
 {imports}
@@ -59,7 +48,7 @@ def read(text):  # with an end mark between its sentences
 
 
 def readme(run: Run, plans: Plans) -> str:
-    return TEXT.format(depth=plans.name, code=code(run))
+    return page(plans, "ctranslate2", "CTranslate2", "ctranslate2 tokenizers", "beam_size=1", code(run))
 
 
 def code(run: Run) -> str:
@@ -86,11 +75,3 @@ def code(run: Run) -> str:
         block_ngrams=decoding.block_ngrams,
         never=[[target.tokens[number]] for number in sorted({target.bos, target.pad} - {target.eos})],
     )
-
-
-def limit(run: Run) -> str:
-    """As `DecodingConfig.max_lengths` has it, of the longest source."""
-    decoding, positions = run.config.decoding, run.config.model.max_positions
-    own = f"int({decoding.max_ratio:g} * longest) + {decoding.max_extra}"
-    own = f"max({decoding.min_length + 1}, {own})" if decoding.min_length else own
-    return f"min({min(decoding.max_length or positions, positions)}, {own})"

@@ -1,20 +1,8 @@
 """What stands beside a Hugging Face model: how to use it with `transformers`, without our package."""
 
-from anydepth.interop.ctranslate2_readme import limit
+from anydepth.interop.export_readme import limit, page
 from anydepth.plan import Plans
 from anydepth.run import Run
-
-TEXT = """\
-# Depth {depth}, for Hugging Face transformers
-
-Written by `anydepth export --to huggingface`. `pip install transformers torch` is all it takes, in this folder:
-
-```python
-{code}
-```
-
-Greedy search (`num_beams=1`) finds what anydepth does; a beam may find others. An empty text is not for the model.
-"""
 
 CODE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -35,4 +23,5 @@ print(translate(["A text."]))"""
 
 def readme(run: Run, plans: Plans) -> str:
     cut = ", truncation=True" if run.config.data.max_source else ""
-    return TEXT.format(depth=plans.name, code=CODE.format(cut=cut, limit=limit(run)))
+    code = CODE.format(cut=cut, limit=limit(run))
+    return page(plans, "huggingface", "Hugging Face transformers", "transformers torch", "num_beams=1", code)
