@@ -4,7 +4,9 @@ import pytest
 import torch
 from classifiers import LABELS, labelled_batch, tiny_classifier
 from conftest import PAD
+from torch.nn.functional import kl_div
 
+from anydepth.config import loads
 from anydepth.data.collate import Packing
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth import DepthConfig
@@ -12,6 +14,7 @@ from anydepth.depth.full import FullConfig
 from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.errors import UserError
 from anydepth.objectives import ExitGridConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.single import single
@@ -66,6 +69,31 @@ def test_exits_trained_at_once_equal_separate_passes() -> None:
         (weight * single(model, batch, plans, 0.1).total).backward()
     for name, parameter in model.named_parameters():
         assert torch.allclose(together[name], parameter.grad, atol=1e-6), name
+
+
+def test_the_deepest_exit_learns_from_labels_and_teaches_the_others() -> None:
+    model, batch = tiny_classifier(PrefixConfig()), labelled_batch(LENGTHS)
+    given = packed(batch, LENGTHS)
+    (tasks,) = ExitGridConfig(taught_by="deepest").choices(model)
+    encoder_exits(model, given, tasks, 0.1, losses_and_gradient, self_taught=True)
+    together = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    *shallower, (deepest, weight) = tasks
+    (weight * single(model, batch, deepest, 0.1).total).backward()
+    lesson = model.logits(model(batch, deepest)).softmax(-1).detach()
+    for plans, weight in shallower:
+        divergence = kl_div(model.logits(model(batch, plans)).log_softmax(-1), lesson, reduction="sum")
+        (weight * divergence).backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(together[name], parameter.grad, atol=1e-6), name
+
+
+def test_only_classifiers_teach_themselves_and_only_when_the_deepest_is_there() -> None:
+    with pytest.raises(UserError, match="taught_by: a classifier's exits can teach each other, a translator's not"):
+        loads("", ['model.decoder.depth={type="prefix"}', 'training.objective={type="exit-grid", taught_by="deepest"}'])
+    with pytest.raises(ValueError, match="the deepest exit has to be in every step"):
+        ExitGridConfig(taught_by="deepest", pairs=2)
+    ExitGridConfig(taught_by="deepest", pairs=2, always_deepest=True)
 
 
 def test_a_depth_is_a_number_of_layers() -> None:

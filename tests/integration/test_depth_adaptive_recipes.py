@@ -31,7 +31,7 @@ TINY = [
 CONTENTS = {
     "amazon16": 53,
     "figure3": 72,
-    "imdb-rates": 16,
+    "imdb-rates": 23,
     "imdb-table": 29,
     "layer-weights": 3,
     "table4": 6,
@@ -131,7 +131,10 @@ def test_a_recipe_trains(path: Path, place: Path, tmp_path: Path, cli: Cli, monk
     ("name", "only"),
     [
         ("imdb-table", ""),
-        ("imdb-rates", "mlm,plain_0_0001,plain_6_0_0001,exits_6_0_0001,reconstruction_after,exits_6_after"),
+        (
+            "imdb-rates",
+            "mlm,plain_0_0001,plain_6_0_0001,exits_6_0_0001,reconstruction_after,exits_6_after_labels,exit_once_4_deepest",
+        ),
         ("table4", "mlm,penalty_0_0,penalty_0_2"),
         ("figure3", "plain_1_1,information_2_1,halting_2_1"),
         ("amazon16", "mlm,plain_apparel,halting_apparel,information_baby,reconstruction_baby"),

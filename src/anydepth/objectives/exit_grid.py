@@ -26,6 +26,8 @@ class ExitGridConfig:
     """Lets deeper encoder exits weigh less: N parts for the first, one for the N-th (depth-adaptive, footnote 3)."""
     always_deepest: bool = False
     """Takes the deepest pair in every step and draws the others; the weights make up for it."""
+    taught_by: Literal["labels", "deepest"] = "labels"
+    """What a classifier's shallow exits learn: the labels, or the probabilities that its deepest exit gives them."""
     together: int = 1
     """Encoder exits whose decoders run as one batch: faster on a GPU, for as many times the decoder's activations."""
 
@@ -36,6 +38,8 @@ class ExitGridConfig:
             raise ValueError("together must be at least 1")
         if self.always_deepest and self.pairs == 1:
             raise ValueError("pairs: with always_deepest at least 2 are needed, or the others would never be trained")
+        if self.taught_by == "deepest" and self.pairs and not self.always_deepest:
+            raise ValueError("taught_by: the deepest exit has to be in every step to teach; set always_deepest")
         if not self.deepest > 0:
             raise ValueError("deepest must be above 0")
 

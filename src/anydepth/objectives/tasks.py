@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from anydepth.data.any_batch import EncoderBatch
@@ -145,9 +146,11 @@ class SharedPass:
         return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
 
 
-def encoder_exits(model: EncoderModel, batch: EncoderBatch, tasks: Tasks, smoothing: float, kernel: Kernel) -> Loss:
+def encoder_exits(
+    model: EncoderModel, batch: EncoderBatch, tasks: Tasks, smoothing: float, kernel: Kernel, self_taught: bool = False
+) -> Loss:
     """What `SharedPass.backward` does, in a model without a decoder: each exit's head runs forward and back at once,
-    the encoder follows at the end."""
+    the encoder follows at the end. Self-taught, shallower exits learn what the deepest answers instead of labels."""
     (x, sees), gates = model.embed(batch), gates_by_layer(model.encoder_depth, batch.key)
     weights = {task.plans.encoder: task.weight for task in tasks}
 
@@ -155,17 +158,29 @@ def encoder_exits(model: EncoderModel, batch: EncoderBatch, tasks: Tasks, smooth
         return model.encoder.step(layer, x, gate(gates, layer), sees)
 
     ends, gradients, found = [], [], []
-    output, bias = model.output.weight, model.output_bias
-    for plan, state in walk(tree(weights), x, run):
+    output, bias, answers = model.output.weight, model.output_bias, batch.target_out
+    lesson = None
+    for plan, state in sorted(walk(tree(weights), x, run), key=lambda exit: -len(exit[0].layers)):
         start = state.detach().requires_grad_()
         states = model.predict(start, batch)
-        loss = cross_entropy(states, output, batch.target_out, model.no_target, smoothing, kernel, bias)
+        loss = cross_entropy(states, output, answers, model.no_target, smoothing, kernel, bias)
+        if lesson is not None:
+            loss = Loss(disagreement(F.linear(states, output, bias), lesson, answers != model.no_target), loss.nll)
+        elif self_taught:
+            lesson = F.linear(states, output, bias).detach()
         (weights[plan] * loss.total).backward()
         ends.append(state)
         gradients.append(start.grad)
         found.append((weights[plan] * loss.total.detach(), weights[plan] * loss.nll))
     torch.autograd.backward(ends, gradients)
     return Loss(*(torch.stack(parts).sum() / sum(weights.values()) for parts in zip(*found)))
+
+
+def disagreement(logits: Tensor, lesson: Tensor, real: Tensor) -> Tensor:
+    """Cross-entropy with another exit's probabilities, summed over what is real. (FastBERT, Liu et al. 2020, teaches
+    its exits by KL divergence, which has the same gradient.)"""
+    each = -(lesson.float().softmax(-1) * logits.float().log_softmax(-1)).sum(-1)
+    return torch.where(real, each, 0).sum()
 
 
 def alike(tasks: list[Task]) -> Iterator[tuple[list[Plan], dict[Plan, float]]]:

@@ -17,6 +17,7 @@ from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import FinalNorm
 from anydepth.nn.stack import Stack
 from anydepth.objectives.cross_entropy import Kernel, Loss, losses_and_gradient
+from anydepth.objectives.exit_grid import ExitGridConfig
 from anydepth.objectives.halting import HaltingObjectiveConfig, halting
 from anydepth.objectives.latent import LatentObjectiveConfig, Term, latent_stacks
 from anydepth.objectives.latent_fairseq import FairseqLatentConfig
@@ -124,7 +125,8 @@ class Step:
             if len(tasks) > 1:
                 if isinstance(self.model, EncoderModel):
                     assert not isinstance(batch, Batch)
-                    return encoder_exits(self.model, batch, tasks, smoothing, self.kernel)
+                    self_taught = isinstance(objective, ExitGridConfig) and objective.taught_by == "deepest"
+                    return encoder_exits(self.model, batch, tasks, smoothing, self.kernel, self_taught)
                 assert isinstance(self.model, Translator)
                 assert isinstance(batch, Batch)
                 return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
