@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anydepth.config_class import config
 from anydepth.errors import UserError
+from anydepth.nn import few_words
 
 
 class Decoder(Protocol):
@@ -176,6 +177,22 @@ def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tens
     start from their eos: that one may be generated.)
     """
     return forbid_marks(torch.log_softmax(logits, dim=-1, dtype=torch.float32), bos, eos, pad)
+
+
+def most_probable(logits: Tensor, bos: int, eos: int, pad: int) -> tuple[Tensor, Tensor]:
+    """(…, V) logits to the log-probability of the best next word, and that word."""
+    if logits.is_cuda and logits.dtype != torch.float64 and few_words.available():
+        one, other = (-1 if token == eos else token for token in (bos, pad))
+        return few_words.pick(logits.contiguous(), (one, other))
+    gains, words = next_log_probabilities(logits.flatten(0, -2), bos, eos, pad).max(dim=-1)
+    return gains.view(logits.shape[:-1]), words.view(logits.shape[:-1])
+
+
+def best_word(logits: Tensor, bos: int, eos: int, pad: int) -> Tensor:
+    """(R, V) logits, which change, to the best next word of each row: what needs no probability, a CPU does faster."""
+    if logits.is_cuda:
+        return most_probable(logits, bos, eos, pad)[1]
+    return forbid_marks(logits, bos, eos, pad).argmax(dim=-1)
 
 
 def forbid_marks(words: Tensor, bos: int, eos: int, pad: int) -> Tensor:

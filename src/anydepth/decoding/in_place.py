@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anydepth.decoding.beam import Goal, Hypotheses, advance, empty_beginnings, last_words, take
 from anydepth.decoding.beam import read as read_beam
-from anydepth.decoding.decoder import Hypothesis, Marks, hypothesis, next_log_probabilities, normalise
+from anydepth.decoding.decoder import Hypothesis, Marks, hypothesis, most_probable, next_log_probabilities, normalise
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
 
@@ -83,7 +83,6 @@ class GreedySearch:
         self.tokens = torch.zeros(rows, words, dtype=torch.long, device=device)
         self.gains = torch.zeros(rows, words, device=device)
         self.last = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        self.gain = torch.zeros(rows, 1, device=device)
         self.asked = self.last
 
     def open(self, source: Tensor) -> object:
@@ -98,11 +97,10 @@ class GreedySearch:
         return number + 1
 
     def advance(self, used: int) -> None:
-        logits = self.decoder.step(self.last, used)
-        words = next_log_probabilities(logits.flatten(0, 1), *self.marks)
-        torch.max(words, dim=1, keepdim=True, out=(self.gain, self.last))
-        self.tokens.index_copy_(1, self.decoder.at, self.last)
-        self.gains.index_copy_(1, self.decoder.at, self.gain)
+        gains, words = most_probable(self.decoder.step(self.last, used), *self.marks)
+        self.last.copy_(words)
+        self.tokens.index_copy_(1, self.decoder.at, words)
+        self.gains.index_copy_(1, self.decoder.at, gains)
         self.decoder.go_on()
 
     def over(self, answer: Tensor) -> bool:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from anydepth.decoding.decoder import (
     Hypothesis,
-    forbid_marks,
+    best_word,
     hypothesis,
-    next_log_probabilities,
+    most_probable,
     normalise,
     steps_between_checks,
 )
@@ -148,7 +148,7 @@ def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, draft
     for k in range(drafts + 1):
         states.append(decoder.read(words[k], places[:, k : k + 1]))
         if k < drafts:
-            words.append(forbid_marks(decoder.exit(states[k]), bos, eos, pad).argmax(dim=-1, keepdim=True))
+            words.append(best_word(decoder.exit(states[k]), bos, eos, pad)[:, None])
     judge(decoder, rows, torch.cat(words, dim=1), states, places, bos, eos, pad)
 
 
@@ -157,9 +157,7 @@ def judge(
 ) -> None:
     """Lengthens the rows by the words drafted, (R, q) behind the last one, that the full depth would have chosen
     itself, and by its choice of the next."""
-    logits = decoder.judge(drafted, states, places)
-    log_probabilities = next_log_probabilities(logits.flatten(0, 1), bos, eos, pad).view(logits.shape)
-    gains, chosen = log_probabilities.max(dim=-1)
+    gains, chosen = most_probable(decoder.judge(drafted, states, places), bos, eos, pad)
 
     # a word is kept if those before it were drafted as chosen, and none was the end mark; the first always is
     goes_on = (drafted[:, 1:] == chosen[:, :-1]) & (chosen[:, :-1] != eos)

@@ -124,12 +124,16 @@ class FixedSlot:
         self.memory, self.context = Held(), Held()
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        cache = self.cache
+        cache, (keys, values) = self.cache, self.rooms(key)
+        keys[cache.rows, cache.positions] = key
+        values[cache.rows, cache.positions] = value
+        return keys[:, : cache.used], values[:, : cache.used], cache.seen
+
+    def rooms(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and all values; `like` those of some words, (R, n, H, d)."""
         if self.keys is None or self.values is None:
-            self.keys, self.values = self.room_for(key), self.room_for(value)
-        self.keys[cache.rows, cache.positions] = key
-        self.values[cache.rows, cache.positions] = value
-        return self.keys[:, : cache.used], self.values[:, : cache.used], cache.seen
+            self.keys, self.values = self.room_for(like), self.room_for(like)
+        return self.keys, self.values
 
     def begin_with(self, key: Tensor, value: Tensor) -> None:
         """(R, n, H, d) of the first words, known from an earlier search."""
@@ -148,8 +152,6 @@ class FixedCache:
     """(R, 1)"""
     positions: Tensor
     """(R, q) where the words of this pass stand."""
-    seen: Tensor
-    """(R, 1, q, used) which words each of them sees, as scores: those not after it."""
     used: int
     """Places that may hold a word."""
 
@@ -168,7 +170,19 @@ class FixedCache:
         if len(self.rows) != len(positions):
             self.rows = torch.arange(len(positions), device=positions.device)[:, None]
         self.positions, self.used = positions, used
-        self.seen = F.embedding(positions, self.earlier)[:, None, :, :used]
+        self.known_seen: Tensor | None = None
+
+    @property
+    def seen(self) -> Tensor:
+        """(R, 1, q, used) which words each of them sees, as scores: those not after it."""
+        if self.known_seen is None:
+            self.known_seen = F.embedding(self.positions, self.earlier)[:, None, :, : self.used]
+        return self.known_seen
+
+    @property
+    def standing(self) -> tuple[Tensor, None]:
+        """Where the first word of each row stands, (R,); and that the others, which follow it, see those before."""
+        return self.positions[:, 0], None
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on with what row rows[i] was; there may be fewer."""
@@ -190,13 +204,17 @@ class BeamSlot:
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Those of K hypotheses, (B, K, H, d), which look like K words of a sentence; and all that any of them sees."""
-        cache = self.cache
+        cache, (keys, values) = self.cache, self.rooms(key)
+        keys.index_copy_(1, cache.at, key[:, None])
+        values.index_copy_(1, cache.at, value[:, None])
+        return keys[:, : cache.used].flatten(1, 2), values[:, : cache.used].flatten(1, 2), cache.mask
+
+    def rooms(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and all values; `like` those of one step, (B, K, H, d)."""
         if self.keys is None or self.values is None:
-            shape = (len(key), cache.room, *key.shape[1:])
-            self.keys, self.values = cache.room_for(shape, key), cache.room_for(shape, value)
-        self.keys.index_copy_(1, cache.at, key[:, None])
-        self.values.index_copy_(1, cache.at, value[:, None])
-        return self.keys[:, : cache.used].flatten(1, 2), self.values[:, : cache.used].flatten(1, 2), cache.mask
+            shape = (len(like), self.cache.room, *like.shape[1:])
+            self.keys, self.values = self.cache.room_for(shape, like), self.cache.room_for(shape, like)
+        return self.keys, self.values
 
 
 class BeamCache:
@@ -236,6 +254,11 @@ class BeamCache:
         """Before a step, at most the `used`-th: every hypothesis sees the word it reads."""
         self.used = used
         self.seen.index_copy_(2, self.at, self.itself)
+
+    @property
+    def standing(self) -> tuple[Tensor, Tensor | None]:
+        """Where all stand, (1,), and what each hypothesis sees; alone, all there is."""
+        return self.at, self.seen if self.seen.shape[1] > 1 else None
 
     @property
     def mask(self) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor
 from anydepth.models import Translator
 from anydepth.nn.cache import BeamCache, RoomFor, new_room
 from anydepth.plan import Plans
+from anydepth.translating import quick
 from anydepth.translating.reading import Part, Reader
 
 
@@ -37,8 +38,8 @@ class TranslatorBeams:
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
         self.cache.stand(used)
-        x = self.part.run(self.model, self.model.target(tokens, self.at[None]), self.reader.sees)
-        return self.model.logits(self.model.norm(x))
+        x = self.part.run(self.model, quick.embed(self.model, tokens, self.at[None]), self.reader.sees)
+        return quick.logits(self.model, x)
 
     def follow(self, parents: Tensor) -> None:
         self.cache.follow(parents)

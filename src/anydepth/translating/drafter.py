@@ -9,6 +9,7 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import FixedCache, RoomFor, new_room
 from anydepth.plan import Plan, Plans
+from anydepth.translating import quick
 from anydepth.translating.reading import Part, Reader
 
 
@@ -57,11 +58,11 @@ class TranslatorDrafter:
         return self.run(self.low, self.embed(tokens, positions), positions)
 
     def exit(self, states: Tensor) -> Tensor:
-        return self.model.logits(self.model.norm(states))[:, -1]
+        return quick.logits(self.model, states)[:, -1]
 
     def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
         x = torch.cat(states, dim=1) if self.shared else self.embed(tokens, positions)
-        return self.model.logits(self.model.norm(self.run(self.high, x, positions)))
+        return quick.logits(self.model, self.run(self.high, x, positions))
 
     def reorder(self, rows: Tensor) -> None:
         self.reader.reorder(rows)
@@ -71,7 +72,7 @@ class TranslatorDrafter:
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         last = self.model.target.longest - 1
         # words drafted beyond the last position are never kept
-        return self.model.target(tokens, positions if self.room <= last else positions.clamp(max=last))
+        return quick.embed(self.model, tokens, positions if self.room <= last else positions.clamp(max=last))
 
     def run(self, part: Part, x: Tensor, positions: Tensor) -> Tensor:
         if not len(part.plan):

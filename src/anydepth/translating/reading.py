@@ -7,7 +7,9 @@ from anydepth.models import Translator
 from anydepth.nn.attention import Padded
 from anydepth.nn.bridge import Memory
 from anydepth.nn.cache import BeamCache, FixedCache, as_scores
+from anydepth.nn.layers import Layer
 from anydepth.plan import Plan, Plans
+from anydepth.translating import quick
 
 Step = tuple[Memory, Tensor | None]
 """What a decoder step reads, and its gate."""
@@ -70,6 +72,10 @@ class Part:
 
     def run(self, model: Translator, x: Tensor, sees_memory: Padded) -> Tensor:
         """(R, q, D) the state below these steps → that above."""
+        if quick.fits(model) and (self.gates is None or self.gates.dim() == 1):
+            assert sees_memory.keys is not None
+            layers = [layer for n in self.plan.layers if isinstance(layer := model.decoder.layers[n], Layer)]
+            return quick.run(layers, x, self.gates, self.cache.slots, sees_memory.keys)
         given = (self.gates, Padded(None), self.memories, sees_memory, self.cache)
         for state in model.decoder.states(x, self.plan, *given):
             x = state

@@ -1,0 +1,330 @@
+"""A decoder step of a few words on a GPU, in as few kernels as it takes: Triton kernels.
+
+With few words, a step reads every weight once and waits for one kernel after the other. Norms, activations and residual
+additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
+eight kernels instead of eighteen. What they compute is rounded where single kernels would round it.
+
+States are (R, D), as many rows as words: R = 1 for greedy search of one sentence, beams and drafts have more.
+"""
+
+# mypy: disallow-untyped-defs=False
+# (kernels are written in Triton's language, in which an annotation means something else)
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anydepth.nn.packed_attention import KERNEL_HEADS, available, jit, product, tl, triton
+
+MOST = 64
+"""Rows that the products here take: with more, the products by themselves are what takes time."""
+FEWEST = 16
+"""Rows and columns of the smallest product that tensor cores have."""
+KEYS = 64
+"""That attention reads at a time."""
+WORDS = 1 << 14
+"""Logits that one program compares at a time."""
+ACTIVATIONS: dict[object, int] = {None: 0, F.relu: 1, F.gelu: 2}
+
+
+class Tile(NamedTuple):
+    """How one program multiplies."""
+
+    columns: int
+    """Of the result."""
+    inner: int
+    """Of what is summed over, at a time."""
+    warps: int
+    stages: int
+
+
+@cache
+def choose_tile(rows: int, columns: int, inner: int) -> Tile:
+    """For a product of this shape: so narrow that all multiprocessors have something to read."""
+    if columns > 8192:
+        return Tile(64, 128, 4, 3)
+    return Tile(16, 256 if rows <= 16 else 128, 4, 4 if inner > 1024 else 2)
+
+
+def takes(width: int, heads: int, dtype: torch.dtype) -> bool:
+    """Whether there are kernels for such layers on this machine."""
+    return available() and width // heads in KERNEL_HEADS and dtype in (torch.bfloat16, torch.float16)
+
+
+def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float) -> Tensor:
+    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D)."""
+    places, width = places.expand_as(tokens), words.shape[1]
+    out = words.new_empty(tokens.numel(), width)
+    embed_kernel[(len(out),)](
+        tokens, places, words, positions, out, scale, tokens.shape[1], *tokens.stride(), *places.stride(),
+        width, triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@jit
+def embed_kernel(
+    tokens, places, words, positions, out, scale, count, token_row, token_column, place_row, place_column,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(0) // count, tl.program_id(0) % count
+    token = tl.load(tokens + row * token_row + column * token_column).to(tl.int64)
+    place = tl.load(places + row * place_row + column * place_column).to(tl.int64)
+    columns = tl.arange(0, PADDED)
+    real, kind = columns < WIDTH, out.dtype.element_ty
+    word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
+    position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
+    tl.store(out + tl.program_id(0) * WIDTH + columns, word.to(tl.float32) + position, mask=real)
+
+
+def project(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: nn.Module | None = None,
+    activation: Callable[[Tensor], Tensor] | None = None,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+    tile: Tile | None = None,
+) -> Tensor:
+    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate."""
+    (rows, width), columns = x.shape, len(weight)
+    if rows > MOST:
+        return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
+    out = x.new_empty(rows, columns)
+    norm = norm if isinstance(norm, nn.LayerNorm) else None
+    scale, shift, epsilon = (x, x, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    padded = max(FEWEST, triton.next_power_of_2(rows))
+    chosen = tile or choose_tile(padded, columns, width)
+    project_kernel[(triton.cdiv(columns, chosen.columns),)](
+        x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
+        x if gate is None else gate, out, rows, columns, x.stride(0), epsilon,
+        width, padded, chosen.columns, min(chosen.inner, triton.next_power_of_2(width)),
+        norm is not None, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
+        num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    return out
+
+
+def by_single_kernels(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm: nn.Module | None,
+    activation: Callable[[Tensor], Tensor] | None,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    """What `project` computes, of any number of rows."""
+    found = F.linear(x if norm is None else norm(x), weight, bias)
+    found = found if activation is None else activation(found)
+    found = found if gate is None else gate.to(found.dtype) * found
+    return found if residual is None else residual + found
+
+
+@jit
+def load_states(x, x_row, row, rows, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
+    inner = first + tl.arange(0, INNER)
+    real = (row < rows)[:, None]
+    if WIDTH % INNER:
+        real = real & (inner < WIDTH)[None, :]
+    return tl.load(x + row[:, None] * x_row + inner[None, :], mask=real, other=0.0)
+
+
+@jit
+def load_row(row, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
+    inner = first + tl.arange(0, INNER)
+    return tl.load(row + inner, mask=inner < WIDTH, other=0.0).to(tl.float32)
+
+
+@jit
+def project_kernel(
+    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, x_row, epsilon,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr,
+):  # fmt: skip
+    row, kind = tl.arange(0, ROWS), out.dtype.element_ty
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    mine = column < columns
+    mean, scale = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
+    if NORM:
+        for first in range(0, WIDTH, INNER):
+            mean += tl.sum(load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32), 1)
+        mean /= WIDTH
+        for first in range(0, WIDTH, INNER):
+            centred = load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32) - mean[:, None]
+            if WIDTH % INNER:
+                centred = tl.where((first + tl.arange(0, INNER) < WIDTH)[None, :], centred, 0.0)
+            scale += tl.sum(centred * centred, 1)
+        scale = 1 / tl.sqrt(scale / WIDTH + epsilon)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, WIDTH, INNER):
+        states = load_states(x, x_row, row, rows, first, WIDTH, INNER)
+        if NORM:
+            states = (states.to(tl.float32) - mean[:, None]) * scale[:, None]
+            states = states * load_row(norm_scale, first, WIDTH, INNER)[None, :]
+            states = (states + load_row(norm_shift, first, WIDTH, INNER)[None, :]).to(kind)
+        inner = first + tl.arange(0, INNER)
+        real = mine[None, :]
+        if WIDTH % INNER:
+            real = real & (inner < WIDTH)[:, None]
+        weights = tl.load(weight + column[None, :].to(tl.int64) * WIDTH + inner[:, None], mask=real, other=0.0)
+        total = tl.dot(states, weights, total)
+    if BIAS:
+        total += tl.load(bias + column, mask=mine, other=0.0).to(tl.float32)[None, :]
+    total = total.to(kind)
+    if ACTIVATION == 1:
+        total = tl.maximum(total, 0.0)
+    if ACTIVATION == 2:
+        exact = total.to(tl.float32)
+        total = (0.5 * exact * (1 + tl.math.erf(exact * 0.7071067811865476))).to(kind)
+    at = row[:, None] * columns + column[None, :]
+    real = (row < rows)[:, None] & mine[None, :]
+    if GATE:
+        total = (total.to(tl.float32) * tl.load(gate).to(kind).to(tl.float32)).to(kind)
+    if ADD:
+        total = (tl.load(residual + at, mask=real, other=0.0).to(tl.float32) + total.to(tl.float32)).to(kind)
+    tl.store(out + at, total, mask=real)
+
+
+def attend_said(qkv: Tensor, keys: Tensor, values: Tensor, places: Tensor, seen: Tensor | None = None) -> Tensor:
+    """What q words of each sentence attend to in what was said before, and in each other: (B, q, 3, H, d) → (B · q, D).
+
+    The new words stand one after the other from places, (B,) or (1,), in keys and values, (B, T, H, d), which get
+    theirs. Each sees what stands before them all and, among them, those not after itself. Those of a beam stand at one
+    place, in keys and values (B, T, q, H, d), and see what `seen`, (B, q, T, q) scores, allows, and themselves.
+    """
+    batch, count, _, heads, size = qkv.shape
+    out = qkv.new_empty(batch * count, heads * size)
+    places = places.expand(batch)
+    said_kernel[(batch * heads,)](
+        qkv, keys, values, out, places, qkv if seen is None else seen, count, keys.stride(0), places.stride(0),
+        *((0, 0) if seen is None else seen.stride()[:2]), math.log2(math.e) / math.sqrt(size),
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, seen is not None, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@jit
+def said_kernel(
+    qkv, keys, values, out, places, seen, count, key_row, place_row, seen_row, seen_word, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BEAM: tl.constexpr,
+):  # fmt: skip
+    row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
+    word, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    real, states = (word < count)[:, None], HEADS * WIDTH
+    here = qkv + (row * count + word[:, None]) * 3 * states + head * WIDTH + column[None, :]
+    q = tl.load(here, mask=real, other=0.0)
+    k = tl.load(here + states, mask=real, other=0.0)
+    v = tl.load(here + 2 * states, mask=real, other=0.0)
+    first = tl.load(places + row * place_row).to(tl.int32)
+    if BEAM:
+        first *= count
+    base = row * key_row + head * WIDTH
+    new = base + (first + word[:, None]) * states + column[None, :]
+    tl.store(keys + new, k, mask=real)
+    tl.store(values + new, v, mask=real)
+
+    own = word[:, None] == word[None, :]
+    if not BEAM:
+        own = own | ((word[None, :] < word[:, None]) & (word < count)[None, :])
+    scores = tl.where(own, product(q, tl.trans(k)) * scale, float("-inf"))
+    highest = tl.max(scores, 1)
+    p = tl.exp2(scores - highest[:, None])
+    total = tl.sum(p, 1)
+    attended = product(p.to(v.dtype), v)
+    for start in range(0, first, KEYS):
+        place = start + tl.arange(0, KEYS)
+        at = base + place[:, None] * states + column[None, :]
+        k = tl.load(keys + at, mask=(place < first)[:, None], other=0.0)
+        v = tl.load(values + at, mask=(place < first)[:, None], other=0.0)
+        scores = tl.where((place < first)[None, :], product(q, tl.trans(k)) * scale, float("-inf"))
+        if BEAM:
+            allowed = seen + row * seen_row + word[:, None] * seen_word + place[None, :]
+            scores += tl.load(allowed, mask=real & (place < first)[None, :], other=0.0).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        p, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(p, 1)
+        attended = attended * shrink[:, None] + product(p.to(v.dtype), v)
+        highest = higher
+    found = (attended / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + (row * count + word[:, None]) * states + head * WIDTH + column[None, :], found, mask=real)
+
+
+def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Words' (B · q, D) queries to the (B, S, H, d) keys and values of their sentence's source → (B · q, D). `seen`,
+    (B, 1, 1, S), is added to their scores: 0 or -∞."""
+    batch, length, heads, size = keys.shape
+    out, count = torch.empty_like(q), len(q) // batch
+    source_kernel[(batch * heads,)](
+        q, keys, values, out, seen, count, length, keys.stride(0), keys.stride(1), seen.stride(0),
+        math.log2(math.e) / math.sqrt(size),
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@jit
+def source_kernel(
+    q, keys, values, out, seen, count, length, key_row, key_word, seen_row, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
+    word, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    real = (word < count)[:, None]
+    here = (row * count + word[:, None]) * HEADS * WIDTH + head * WIDTH + column[None, :]
+    queries = tl.load(q + here, mask=real, other=0.0)
+    base = row * key_row + head * WIDTH
+    highest = tl.full((QUERIES,), -1e30, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    attended = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for start in range(0, length, KEYS):
+        place = start + tl.arange(0, KEYS)
+        at = base + place[:, None] * key_word + column[None, :]
+        k = tl.load(keys + at, mask=(place < length)[:, None], other=0.0)
+        v = tl.load(values + at, mask=(place < length)[:, None], other=0.0)
+        allowed = tl.load(seen + row * seen_row + place, mask=place < length, other=float("-inf")).to(tl.float32)
+        scores = product(queries, tl.trans(k)) * scale + allowed[None, :]
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        p, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(p, 1)
+        attended = attended * shrink[:, None] + product(p.to(v.dtype), v)
+        highest = higher
+    found = attended / tl.where(total > 0, total, 1.0)[:, None]
+    tl.store(out + here, found.to(out.dtype.element_ty), mask=real)
+
+
+def pick(logits: Tensor, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The log-probability of the most probable word of each row of (…, V) logits, and that word, the first of several.
+    Two words are never picked (-1 forbids none)."""
+    *shape, size = logits.shape
+    gains, words = logits.new_empty(shape, dtype=torch.float32), logits.new_empty(shape, dtype=torch.long)
+    pick_kernel[(gains.numel(),)](
+        logits, words, gains, size, *forbidden, min(WORDS, triton.next_power_of_2(size)), num_warps=8
+    )
+    return gains, words
+
+
+@jit
+def pick_kernel(logits, words, gains, size, one, other, WORDS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    highest, total = -1e30, 0.0
+    best, chosen = float("-inf"), 0
+    for first in range(0, size, WORDS):
+        word = first + tl.arange(0, WORDS)
+        scores = tl.load(logits + row * size + word, mask=word < size, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(scores, 0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(scores - higher), 0)
+        highest = higher
+        scores = tl.where((word == one) | (word == other), float("-inf"), scores)
+        here = tl.max(scores, 0)
+        place = tl.min(tl.where(scores == here, word, 0x7FFFFFFF), 0)
+        chosen = tl.where(here > best, place, chosen)
+        best = tl.maximum(best, here)
+    tl.store(words + row, chosen)
+    tl.store(gains + row, best - highest - tl.log(total))

@@ -1,0 +1,78 @@
+"""Decoder steps of a few words on a GPU by kernels of their own (nn/few_words.py).
+
+The same computation as `Layer` with a cache of fixed places, for the layers that most models have; what it cannot do,
+it leaves to them.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from anydepth.models import Translator
+from anydepth.nn import few_words
+from anydepth.nn.cache import BeamSlot, FixedSlot
+from anydepth.nn.layers import Layer
+
+Weights = tuple[Tensor, Tensor | None]
+QuickSlot = BeamSlot | FixedSlot
+
+
+def fits(model: Translator) -> bool:
+    """Whether there are kernels for the decoder of this model."""
+    layer, weight = model.config.layer, model.output.weight
+    plain = layer.norm != "post" and model.decoder.mix is None and model.head is None
+    layers = (layer for layer in model.decoder.layers if isinstance(layer, Layer))
+    has_kernels = weight.is_cuda and few_words.takes(layer.width, layer.heads, weight.dtype)
+    return has_kernels and plain and all(layer.context is None for layer in layers)
+
+
+def embed(model: Translator, tokens: Tensor, places: Tensor) -> Tensor:
+    """(B, q) words, and their places, which broadcast to them → (B, q, D)."""
+    target = model.target
+    if not fits(model) or not isinstance(target.norm, nn.Identity):
+        embedded: Tensor = target(tokens, places)
+        return embedded
+    positions = target.waves if target.learned is None else target.learned.weight
+    return few_words.embed(tokens, places, target.words.weight, positions, target.scale).view(*tokens.shape, -1)
+
+
+def run(layers: Sequence[Layer], x: Tensor, gates: Tensor | None, slots: Sequence[QuickSlot], sees: Tensor) -> Tensor:
+    """(B, q, D) states below these layers → those above. The sources' words that are seen come as scores."""
+    batch = len(x)
+    words = x.flatten(0, 1)
+    for number, (layer, slot) in enumerate(zip(layers, slots)):
+        words = step(layer, words, batch, None if gates is None else gates[number], slot, sees)
+    return words.view(x.shape)
+
+
+def step(layer: Layer, x: Tensor, batch: int, gate: Tensor | None, slot: QuickSlot, sees: Tensor) -> Tensor:
+    """One layer, (B · q, D)."""
+    attention, cross = layer.attention, layer.cross
+    assert cross is not None
+    assert layer.cross_norm is not None
+    assert slot.memory.pair is not None
+    qkv = few_words.project(x, *weights(attention.qkv), entered(layer, layer.attention_norm))
+    qkv = qkv.view(batch, -1, 3, attention.heads, x.shape[1] // attention.heads)
+    said = few_words.attend_said(qkv, *slot.rooms(qkv[:, :, 0]), *slot.cache.standing)
+    x = few_words.project(said, *weights(attention.out), residual=x, gate=gate)
+    queries = few_words.project(x, *weights(cross.query), entered(layer, layer.cross_norm))
+    looked = few_words.attend_source(queries, *slot.memory.pair, sees)
+    x = few_words.project(looked, *weights(cross.out), residual=x, gate=gate)
+    inner = few_words.project(x, *weights(layer.grow), entered(layer, layer.ffn_norm), layer.activation)
+    return few_words.project(inner, *weights(layer.shrink), residual=x, gate=gate)
+
+
+def logits(model: Translator, states: Tensor) -> Tensor:
+    """(B, q, D) states above the last layer → (B, q, V)."""
+    if not fits(model):
+        return model.logits(model.norm(states))
+    found = few_words.project(states.flatten(0, 1), model.output.weight, model.output_bias, model.norm)
+    return found.view(*states.shape[:2], -1)
+
+
+def weights(linear: nn.Linear) -> Weights:
+    return linear.weight, linear.bias
+
+
+def entered(layer: Layer, norm: nn.Module) -> nn.Module | None:
+    return norm if layer.norm_first else None

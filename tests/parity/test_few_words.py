@@ -1,0 +1,229 @@
+"""Triton kernels for a few words of a decoder against plain PyTorch. Without a GPU they run in Triton's interpreter."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import PAD, random_batch
+from interpreted import INTERPRETED, interpreted, on_gpu, run_interpreted, without_gpu
+from torch import Tensor, nn
+
+pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
+
+from anydepth.depth import DepthConfig
+from anydepth.depth.latent import LatentConfig
+from anydepth.depth.prefix import PrefixConfig
+from anydepth.depth.rezero import ReZeroConfig
+from anydepth.models import Translator, TranslatorConfig
+from anydepth.nn import few_words
+from anydepth.nn.few_words import Tile
+from anydepth.nn.layers import LayerConfig
+from anydepth.nn.stack_config import StackConfig
+from anydepth.plan import Plan
+from anydepth.translating import quick
+from anydepth.translating.beams import TranslatorBeams
+from anydepth.translating.drafter import TranslatorDrafter
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+HALF = torch.float16  # the interpreter multiplies bfloat16 as if it were integers
+kernels = interpreted if INTERPRETED else on_gpu
+
+
+@without_gpu
+def test_kernels_in_the_interpreter() -> None:
+    run_interpreted(__file__)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=HALF, device=DEVICE)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    assert found.shape == expected.shape
+    assert (found.float() - expected.float()).abs().max() <= 2e-3 * expected.float().abs().max()
+
+
+@kernels
+@pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
+@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 2)], ids=["chosen", "small"])
+@pytest.mark.parametrize(("rows", "width", "columns"), [(1, 48, 40), (5, 64, 100), (20, 96, 16), (65, 32, 24)])
+def test_products(
+    rows: int, width: int, columns: int, tile: Tile | None, activation: Callable[[Tensor], Tensor] | None
+) -> None:
+    x, weight, bias, residual = random(rows, width), random(columns, width) / 8, random(columns), random(rows, columns)
+    norm = nn.LayerNorm(width, 1e-3).to(DEVICE, HALF).requires_grad_(False)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    gate = torch.tensor(0.3, device=DEVICE)
+    for given in (
+        (x, weight, bias, norm, activation, None, None),
+        (x, weight, None, None, activation, residual, None),
+        (x, weight, bias, norm, activation, residual, gate),
+    ):
+        exact = (each.float() if isinstance(each, Tensor) else each for each in given)
+        with torch.autocast(DEVICE, enabled=False):
+            as_single = nn.LayerNorm(width, 1e-3).to(DEVICE)
+            as_single.load_state_dict(norm.state_dict())
+            expected = few_words.by_single_kernels(*(as_single if each is norm else each for each in exact))
+        assert_close(few_words.project(*given, tile=tile), expected)
+
+
+@kernels
+def test_embeddings() -> None:
+    words, positions = random(9, 20), random(50, 20)
+    tokens, places = torch.tensor([[3, 5], [1, 8]], device=DEVICE), torch.tensor([[6, 49]], device=DEVICE)
+    found = few_words.embed(tokens, places, words, positions, 4.5)
+    assert torch.equal(found.view(2, 2, 20), words[tokens] * 4.5 + positions[places])
+
+
+@kernels
+def test_the_first_of_the_best_words_that_are_allowed_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = random(3, 2, 23)
+    logits[..., 4], logits[:, 1, 7], logits[:, 1, 20] = 9, 8, 8
+    expected = logits.float().log_softmax(-1)
+    expected[..., 4] = -torch.inf
+    for most in (16, 1 << 14):  # in one part and in two
+        monkeypatch.setattr(few_words, "WORDS", most)
+        gains, words = few_words.pick(logits, (4, -1))
+        assert_close(gains, expected.amax(-1))
+        assert torch.equal(words[:, 0], expected[:, 0].argmax(-1))
+        assert (words[:, 1] == 7).all()
+
+
+@kernels
+@pytest.mark.parametrize("places", [[70, 0], [5, 64]])
+def test_words_attend_to_those_before(places: list[int]) -> None:
+    batch, count, heads, size, room = 2, 3, 2, 16, 90
+    keys, values, qkv = random(batch, room, heads, size), random(batch, room, heads, size), random(2, 3, 3, 2, 16)
+    kept = keys.clone(), values.clone()
+    found = few_words.attend_said(qkv, *kept, torch.tensor(places, device=DEVICE))
+    for row, place in enumerate(places):
+        q, k, v = qkv[row].unbind(1)
+        keys[row, place : place + count], values[row, place : place + count] = k, v
+        seen = torch.arange(room, device=DEVICE) <= place + torch.arange(count, device=DEVICE)[:, None]
+        assert_close(found.view(batch, count, -1)[row], attended(q, keys[row], values[row], seen))
+    assert torch.equal(torch.stack(kept), torch.stack([keys, values]))
+
+
+@kernels
+@pytest.mark.parametrize("place", [0, 25])
+def test_hypotheses_attend_to_their_own(place: int) -> None:
+    batch, beam, heads, size, room = 2, 3, 2, 16, 30
+    qkv, (keys, values) = random(batch, beam, 3, heads, size), random(2, batch, room, beam, heads, size)
+    allowed = torch.rand(batch, beam, room, beam, device=DEVICE) < 0.4
+    kept, seen = (keys.clone(), values.clone()), torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
+    found = few_words.attend_said(qkv, *kept, torch.tensor([place], device=DEVICE), seen)
+    allowed[:, :, place:] = False
+    allowed[:, :, place] = torch.eye(beam, dtype=torch.bool)
+    for row in range(batch):
+        q, k, v = qkv[row].unbind(1)
+        keys[row, place], values[row, place] = k, v
+        expected = attended(q, keys[row].flatten(0, 1), values[row].flatten(0, 1), allowed[row].flatten(1))
+        assert_close(found.view(batch, beam, -1)[row], expected)
+    assert torch.equal(torch.stack(kept), torch.stack([keys, values]))
+
+
+@kernels
+@pytest.mark.parametrize("length", [7, 70])
+def test_words_attend_to_their_source(length: int) -> None:
+    batch, count, heads, size = 2, 3, 2, 16
+    q = random(batch * count, heads * size)
+    keys, values = random(batch, length, 2, heads, size).unbind(2)
+    allowed = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=DEVICE)
+    allowed[1, ..., length // 2 :] = False
+    seen = torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
+    found = few_words.attend_source(q, keys, values, seen).view(batch, count, -1)
+    for row in range(batch):
+        mine = q.view(batch, count, heads, size)[row]
+        assert_close(found[row], attended(mine, keys[row], values[row], allowed[row, 0].expand(count, -1)))
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """(q, H, d) queries to (T, H, d) keys and values, in single precision → (q, D)."""
+    parts = (each.float().transpose(0, 1) for each in (q, keys, values))
+    return F.scaled_dot_product_attention(*parts, seen).transpose(0, 1).flatten(1)
+
+
+MODELS: dict[str, tuple[DepthConfig, dict[str, Any], dict[str, Any]]] = {
+    "plain": (PrefixConfig(), {}, {}),
+    "gated": (LatentConfig(inference="soft"), {}, {}),
+    "without norms": (ReZeroConfig(), {"norm": "none"}, {}),
+    "gelu, learned positions": (PrefixConfig(), {"activation": "gelu"}, {"positions": "learned"}),
+    "norm of embeddings, no bias": (PrefixConfig(), {"attention_bias": False}, {"embedding_norm": True}),
+}
+
+
+def a_model(name: str) -> Translator:
+    """With heads as large as the smallest that tensor cores take."""
+    depth, of_layers, settings = MODELS[name]
+    torch.manual_seed(0)
+    stack = StackConfig(layers=4, depth=depth)
+    layer = LayerConfig(width=48, ffn=80, heads=3, dropout=0.0, **of_layers)
+    config = TranslatorConfig(layer=layer, encoder=stack, decoder=stack, **settings)
+    model = Translator(config, 23, 23, PAD)
+    for parameter in model.parameters():  # also those that start at 0 or 1
+        nn.init.normal_(parameter, std=0.2)
+    return model.to(DEVICE, HALF).eval()
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, say: Callable[[], list[Tensor]]) -> None:
+    """Logits by these kernels against those by single ones."""
+    found = []
+    for quickly in (True, False):
+        monkeypatch.setattr(quick, "fits", lambda model, quickly=quickly: quickly)
+        found.append(say())
+    for ours, expected in zip(*found, strict=True):
+        assert (ours.float() - expected.float()).abs().max() <= 0.02 * expected.float().abs().max()
+
+
+def source_on(device: str) -> Tensor:
+    return random_batch([(5, 2), (9, 2), (2, 2)]).source.to(device)
+
+
+@kernels
+@torch.no_grad()
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = a_model(name), source_on(DEVICE)
+    draws = torch.Generator().manual_seed(0)
+    words = torch.randint(4, 23, (6, 3, beam), generator=draws).to(DEVICE)
+    parents = torch.randint(0, beam, (6, 3, beam), generator=draws).to(DEVICE)
+
+    def say() -> list[Tensor]:
+        beams = TranslatorBeams(model, model.plan(), "", 3, beam, 8)
+        beams.open(source)
+        beams.forget()
+        logits = []
+        for number in range(6):
+            logits.append(beams.step(words[number], 8))
+            if beam > 1:
+                beams.follow(parents[number])
+            beams.go_on()
+        return logits
+
+    both_ways(monkeypatch, say)
+
+
+@kernels
+@torch.no_grad()
+@pytest.mark.parametrize("shared", [True, False])
+def test_drafts_have_the_logits_of_single_kernels(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = a_model("plain"), source_on(DEVICE)
+    draft = Plan((0, 1)) if shared else Plan((0, 3))
+    words = torch.randint(4, 23, (3, 4), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    words[2, 3] = PAD
+
+    def say() -> list[Tensor]:
+        drafter = TranslatorDrafter(model, model.plan(), draft, 12).open(source)
+        drafter.reach(12)
+        logits = []
+        for first in (torch.tensor([[0], [0], [0]]), torch.tensor([[4], [1], [2]])):  # rows keep what they like
+            places = (first + torch.arange(4)).to(DEVICE)
+            states = [drafter.read(words[:, k : k + 1], places[:, k : k + 1]) for k in range(4)]
+            logits += [drafter.exit(state) for state in states] + [drafter.judge(words, states, places)]
+        return logits
+
+    both_ways(monkeypatch, say)
