@@ -39,6 +39,10 @@ words() {
     chain depth-adaptive imdb-table imdb
     chain depth-adaptive imdb-rates rates
     chain depth-adaptive trec-table trec
+    local depth4=$out/depth_4
+    [ -e "$depth4" ] ||
+        anydepth export-depth-4 export "$out/rates/exits_6_after_deepest" --to anydepth --depth 4 --out "$depth4"
+    anydepth scores-depth-4 evaluate "$depth4"
     anydepth depths-one-at-a-time depths "$out/imdb/mlm" --method reconstruction --every 16 --compare \
         --texts 2000 --out "$out/depths.jsonl"
     alone
@@ -47,7 +51,11 @@ words() {
         halting_likelihood_expected_0_01 halting_likelihood_expected_0_03 halting_likelihood_expected_0_1
         information_refresh information_keep joint_refresh joint_keep even six information_6_width information_6_words
         joint_6 reconstruction_refresh_0_1 reconstruction_keep_0_1 reconstruction_keep_0_2 exits_6_1_0 exits_6_3_0 exits)
-    benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" "$out"/rates/exits_6_* --texts 2000 --json "$out/imdb-speed.json"
+    benchmark imdb-speed classify_speed "${runs[@]/#/$out/imdb/}" --texts 2000 --json "$out/imdb-speed.json"
+    runs=(plain plain_6 constant information information_6 reconstruction)
+    runs=("${runs[@]/%/_0_0001}" exits_6_{0_0001,after_labels,after_deepest} exit_once_{3,4}_{labels,deepest})
+    benchmark rates-speed classify_speed "${runs[@]/#/$out/rates/}" "$depth4" --exits 0.9 0.95 --texts 2000 \
+        --json "$out/rates-speed.json"
     benchmark trec-speed classify_speed "$out"/trec/{plain,plain_6,information_joint_keep,exits} --json "$out/trec-speed.json"
     for corpus in trec imdb; do
         benchmark parity-$corpus finetune_parity "$here/recipes/depth-adaptive/$corpus.toml" --seeds 1 \

@@ -64,9 +64,16 @@ def test_what_is_reproduced_is_what_the_chains_make() -> None:
     listed = re.search(r"local runs=\(([^)]*)\)", script)
     assert listed is not None
     assert set(listed[1].split()) <= made["imdb"]
+    rates = re.search(r"^ +(runs=.*\n +runs=.*)$", script, re.M)
+    assert rates is not None
+    names = subprocess.check_output(["bash", "-c", f"{rates[1]}; echo ${{runs[@]}}"], text=True)
+    assert set(names.split()) <= made["rates"]
     several = re.search(r'"\$out"/trec/\{([^}]*)\}', script)
     assert several is not None
     assert set(several[1].split(",")) <= made["trec"]
-    assert set(re.findall(r"\$out/(\w+)/(\w+)", script)) == {("imdb", "mlm"), ("choosing", "tied")}
+    assert set(re.findall(r"\$out/(\w+)/(\w+)", script)) == {
+        ("imdb", "mlm"), ("choosing", "tied"), ("rates", "exits_6_after_deepest"),
+    }  # fmt: skip
+    assert "exits_6_after_deepest" in made["rates"]
     assert "mlm" in made["imdb"]
     assert "tied" in made["choosing"]
