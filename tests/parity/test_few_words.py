@@ -18,7 +18,7 @@ from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.models import Translator, TranslatorConfig
 from anydepth.nn import few_words
-from anydepth.nn.few_words import Tile
+from anydepth.nn.few_words import Said, Tile
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan
@@ -48,7 +48,9 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @kernels
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
 @pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 2)], ids=["chosen", "small"])
-@pytest.mark.parametrize(("rows", "width", "columns"), [(1, 48, 40), (5, 64, 100), (20, 96, 16), (65, 32, 24)])
+@pytest.mark.parametrize(
+    ("rows", "width", "columns"), [(1, 48, 40), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
+)
 def test_products(
     rows: int, width: int, columns: int, tile: Tile | None, activation: Callable[[Tensor], Tensor] | None
 ) -> None:
@@ -90,6 +92,31 @@ def test_the_first_of_the_best_words_that_are_allowed_is_picked(monkeypatch: pyt
         assert_close(gains, expected.amax(-1))
         assert torch.equal(words[:, 0], expected[:, 0].argmax(-1))
         assert (words[:, 1] == 7).all()
+
+
+@kernels
+def test_what_is_picked_is_noted_in_its_place() -> None:
+    logits, at = random(3, 1, 23), torch.tensor([4], device=DEVICE)
+    words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
+    last = torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
+    few_words.say(logits, (0, 1), Said(words, gains, last, at))
+    gain, word = few_words.pick(logits, (0, 1))
+    assert torch.equal(words[:, 4:5], word)
+    assert torch.equal(gains[:, 4:5], gain)
+    assert torch.equal(last, word)
+    assert int((words != 0).sum()) == int((gains != 0).sum()) == 3
+
+
+@kernels
+def test_several_best_words() -> None:
+    logits = random(4, 40)
+    logits[:, 3] = 9
+    expected = logits.float().log_softmax(-1)
+    expected[:, 3] = expected[:, 8] = -torch.inf
+    gains, words = few_words.pick_several(logits, 6, (3, 8))
+    assert_close(gains, expected.topk(6).values)
+    assert_close(expected.gather(1, words), gains)
+    assert all(len(set(row)) == 6 for row in words.tolist())
 
 
 @kernels

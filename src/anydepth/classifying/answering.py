@@ -25,7 +25,7 @@ RECORD = True
 tests/parity/test_recorded_words.py to tell."""
 FLASH_HEADS = 256
 """The size of the largest heads that flash attention takes; all are multiples of 8."""
-LANES = 2
+LANES = 3
 """Batches that a GPU reads at the same time, at most."""
 
 

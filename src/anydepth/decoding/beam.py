@@ -112,14 +112,15 @@ def advance(
     goal: Goal,
     some_are_cut: bool = True,
     settled: Tensor | None = None,
+    words: Tensor | None = None,
 ) -> Advance:
     """Lengthens hypotheses to `length` words, a number or a (1,) tensor that nobody reads on the host.
 
-    `log_probabilities` (B * K, V) are those of the next word. Unless `some_are_cut`, no sentence has
-    its maximal length. Sentences that are `settled`, (B,), were done before.
+    `log_probabilities` (B * K, V) are those of the next word, or of some `words`, the 2K best at least.
+    Unless `some_are_cut`, no sentence has its maximal length. Sentences that are `settled`, (B,), were done before.
     """
     max_lengths, n_best, penalty, eos = goal
-    candidates, parents = extend(growing, log_probabilities, length, penalty)
+    candidates, parents = extend(growing, log_probabilities, length, penalty, words)
     is_eos = words_at(candidates, length) == eos
     ended = merge(ended, those_that_end(candidates, is_eos), settled)
     growing, parents = those_that_grow(candidates, parents, is_eos)
@@ -158,19 +159,23 @@ def empty_beginnings(
 
 
 def extend(
-    growing: Hypotheses, log_probabilities: Tensor, length: int | Tensor, length_penalty: float
+    growing: Hypotheses,
+    log_probabilities: Tensor,
+    length: int | Tensor,
+    length_penalty: float,
+    words: Tensor | None = None,
 ) -> tuple[Hypotheses, Tensor]:
     """The 2K best continuations by one word, best first, and the places (B, 2K) that they continue.
 
-    `log_probabilities` (B * K, V) are those of the next word.
+    `log_probabilities` (B * K, V) are those of the next word, or of some `words` of each hypothesis.
     """
     batch, beam = growing.scores.shape
-    words = log_probabilities.shape[-1]
-    totals = growing.log_probabilities[:, :, None] + log_probabilities.view(batch, beam, words)
-    best = totals.view(batch, beam * words).topk(2 * beam, dim=1)
-    parents = best.indices // words
+    known = log_probabilities.shape[-1]
+    totals = growing.log_probabilities[:, :, None] + log_probabilities.view(batch, beam, known)
+    best = totals.view(batch, beam * known).topk(2 * beam, dim=1)
+    parents = best.indices // known
     tokens = growing.tokens.gather(1, parents[:, :, None].expand(-1, -1, growing.tokens.shape[-1]))
-    chosen = best.indices % words
+    chosen = best.indices % known if words is None else words.view(batch, beam * known).gather(1, best.indices)
     if isinstance(length, int):
         tokens[:, :, length - 1] = chosen
     else:

@@ -179,13 +179,29 @@ def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tens
     return forbid_marks(torch.log_softmax(logits, dim=-1, dtype=torch.float32), bos, eos, pad)
 
 
+def has_kernels(logits: Tensor) -> bool:
+    """Whether the best words are found by kernels of their own, which compare in single precision."""
+    return logits.is_cuda and logits.dtype != torch.float64 and few_words.available()
+
+
+def forbidden(bos: int, eos: int, pad: int) -> tuple[int, int]:
+    """The words that are never generated, for the kernels."""
+    return -1 if bos == eos else bos, -1 if pad == eos else pad
+
+
 def most_probable(logits: Tensor, bos: int, eos: int, pad: int) -> tuple[Tensor, Tensor]:
     """(…, V) logits to the log-probability of the best next word, and that word."""
-    if logits.is_cuda and logits.dtype != torch.float64 and few_words.available():
-        one, other = (-1 if token == eos else token for token in (bos, pad))
-        return few_words.pick(logits.contiguous(), (one, other))
+    if has_kernels(logits):
+        return few_words.pick(logits.contiguous(), forbidden(bos, eos, pad))
     gains, words = next_log_probabilities(logits.flatten(0, -2), bos, eos, pad).max(dim=-1)
     return gains.view(logits.shape[:-1]), words.view(logits.shape[:-1])
+
+
+def likeliest(logits: Tensor, count: int, bos: int, eos: int, pad: int) -> tuple[Tensor, Tensor | None]:
+    """(R, V) logits to log-probabilities of next words, among them the `count` best, and these words; none for all."""
+    if has_kernels(logits) and count <= logits.shape[1] <= few_words.MOST_WORDS:
+        return few_words.pick_several(logits.contiguous(), count, forbidden(bos, eos, pad))
+    return next_log_probabilities(logits, bos, eos, pad), None
 
 
 def best_word(logits: Tensor, bos: int, eos: int, pad: int) -> Tensor:

@@ -12,9 +12,20 @@ from torch import Tensor
 
 from anydepth.decoding.beam import Goal, Hypotheses, advance, empty_beginnings, last_words, take
 from anydepth.decoding.beam import read as read_beam
-from anydepth.decoding.decoder import Hypothesis, Marks, hypothesis, most_probable, next_log_probabilities, normalise
+from anydepth.decoding.decoder import (
+    Hypothesis,
+    Marks,
+    forbidden,
+    has_kernels,
+    hypothesis,
+    likeliest,
+    most_probable,
+    normalise,
+)
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
+from anydepth.nn import few_words
+from anydepth.nn.few_words import Said
 
 
 class Search(Protocol):
@@ -97,10 +108,14 @@ class GreedySearch:
         return number + 1
 
     def advance(self, used: int) -> None:
-        gains, words = most_probable(self.decoder.step(self.last, used), *self.marks)
-        self.last.copy_(words)
-        self.tokens.index_copy_(1, self.decoder.at, words)
-        self.gains.index_copy_(1, self.decoder.at, gains)
+        logits = self.decoder.step(self.last, used)
+        if has_kernels(logits):
+            few_words.say(logits, forbidden(*self.marks), Said(self.tokens, self.gains, self.last, self.decoder.at))
+        else:
+            gains, words = most_probable(logits, *self.marks)
+            self.last.copy_(words)
+            self.tokens.index_copy_(1, self.decoder.at, words)
+            self.gains.index_copy_(1, self.decoder.at, gains)
         self.decoder.go_on()
 
     def over(self, answer: Tensor) -> bool:
@@ -158,10 +173,10 @@ class BeamSearch:
 
     def advance(self, used: int) -> None:
         logits = self.decoder.step(self.last, used)
-        log_probabilities = next_log_probabilities(logits.flatten(0, 1), *self.marks)
+        log_probabilities, words = likeliest(logits.flatten(0, 1), 2 * logits.shape[1], *self.marks)
         length = self.decoder.at + 1
         growing, ended, parents, done = advance(
-            self.growing, self.ended, log_probabilities, length, self.goal, settled=self.done
+            self.growing, self.ended, log_probabilities, length, self.goal, settled=self.done, words=words
         )
         self.become(growing, ended)
         self.last.copy_(last_words(growing, length, self.marks.pad))

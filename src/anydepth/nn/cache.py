@@ -244,6 +244,7 @@ class BeamCache:
         self.seen = torch.full((sentences if beam > 1 else 1, beam, room, beam), -torch.inf, dtype=dtype, device=device)
         itself = as_scores(torch.eye(beam, dtype=torch.bool, device=device), dtype)
         self.itself = itself[None, :, None].expand(len(self.seen), -1, -1, -1)
+        self.noted = False
 
     def forget(self) -> None:
         """Back to the first word."""
@@ -252,18 +253,24 @@ class BeamCache:
 
     def stand(self, used: int) -> None:
         """Before a step, at most the `used`-th: every hypothesis sees the word it reads."""
-        self.used = used
-        self.seen.index_copy_(2, self.at, self.itself)
+        self.used, self.noted = used, False
+
+    def note(self) -> Tensor:
+        """The table, with the words that are read."""
+        if not self.noted:
+            self.seen.index_copy_(2, self.at, self.itself)
+            self.noted = True
+        return self.seen
 
     @property
     def standing(self) -> tuple[Tensor, Tensor | None]:
         """Where all stand, (1,), and what each hypothesis sees; alone, all there is."""
-        return self.at, self.seen if self.seen.shape[1] > 1 else None
+        return self.at, self.note() if self.seen.shape[1] > 1 else None
 
     @property
     def mask(self) -> Tensor:
         """(B or 1, 1, K, used · K)"""
-        return self.seen[:, :, : self.used].flatten(2)[:, None]
+        return self.note()[:, :, : self.used].flatten(2)[:, None]
 
     def follow(self, parents: Tensor) -> None:
         """After a step: hypothesis k, (B, K), goes on with what hypothesis parents[k] was."""

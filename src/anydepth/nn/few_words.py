@@ -4,6 +4,9 @@ With few words, a step reads every weight once and waits for one kernel after th
 additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
 eight kernels instead of eighteen. What they compute is rounded where single kernels would round it.
 
+From Hopper on, a kernel begins while the one before it still runs (programmatic dependent launch): it reads its
+weights, which nobody writes, and then waits for the states.
+
 States are (R, D), as many rows as words: R = 1 for greedy search of one sentence, beams and drafts have more.
 """
 
@@ -23,12 +26,20 @@ from anydepth.nn.packed_attention import KERNEL_HEADS, available, jit, product, 
 
 MOST = 64
 """Rows that the products here take: with more, the products by themselves are what takes time."""
+MANY = 8192
+"""Columns, such as the words of a vocabulary, from which on this holds of fewer rows."""
 FEWEST = 16
 """Rows and columns of the smallest product that tensor cores have."""
+GPUS = (9, 10)
+"""Compute capabilities: Hopper, on which tiles were chosen, and its successor for servers."""
 KEYS = 64
 """That attention reads at a time."""
 WORDS = 1 << 14
 """Logits that one program compares at a time."""
+MOST_WORDS = 1 << 15
+"""Logits of which one program finds several best."""
+OVERLAP = True
+"""Whether kernels begin before the last one has ended, where the GPU can."""
 ACTIVATIONS: dict[object, int] = {None: 0, F.relu: 1, F.gelu: 2}
 
 
@@ -45,15 +56,40 @@ class Tile(NamedTuple):
 
 @cache
 def choose_tile(rows: int, columns: int, inner: int) -> Tile:
-    """For a product of this shape: so narrow that all multiprocessors have something to read."""
-    if columns > 8192:
-        return Tile(64, 128, 4, 3)
-    return Tile(16, 256 if rows <= 16 else 128, 4, 4 if inner > 1024 else 2)
+    """For a product of this shape, the fastest or nearly on an H200: narrow, so that all multiprocessors have something
+    to read, and where it fits in one go, so that a program reads all its weights before it waits."""
+    if columns > MANY:
+        return Tile(64, 512, 8, 2)
+    if inner <= 1024:
+        return Tile(16, 1024, 8 if rows > 32 or inner > 512 else 4, 2)
+    return Tile(16, 2048, 8, 2) if rows <= 16 else Tile(16, 256, 4, 4)
+
+
+@cache
+def overlapping() -> dict[str, bool]:
+    """What launches need for that."""
+    able = OVERLAP and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] in GPUS
+    return {"launch_pdl": True} if able else {}
+
+
+@jit
+def begin(OVERLAP: tl.constexpr):
+    """Lets the next kernel begin."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@jit
+def wait(OVERLAP: tl.constexpr):
+    """For all that earlier kernels have written."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
 
 
 def takes(width: int, heads: int, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for such layers on this machine."""
-    return available() and width // heads in KERNEL_HEADS and dtype in (torch.bfloat16, torch.float16)
+    """Whether there are kernels for such layers on this machine. Others than GPUS have too little room for the tiles."""
+    known = width // heads in KERNEL_HEADS and dtype in (torch.bfloat16, torch.float16)
+    return known and available() and torch.cuda.get_device_capability()[0] in GPUS
 
 
 def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float) -> Tensor:
@@ -62,7 +98,7 @@ def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scal
     out = words.new_empty(tokens.numel(), width)
     embed_kernel[(len(out),)](
         tokens, places, words, positions, out, scale, tokens.shape[1], *tokens.stride(), *places.stride(),
-        width, triton.next_power_of_2(width), num_warps=4,
+        width, triton.next_power_of_2(width), bool(overlapping()), num_warps=4, **overlapping(),
     )  # fmt: skip
     return out
 
@@ -70,13 +106,16 @@ def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scal
 @jit
 def embed_kernel(
     tokens, places, words, positions, out, scale, count, token_row, token_column, place_row, place_column,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
     row, column = tl.program_id(0) // count, tl.program_id(0) % count
     token = tl.load(tokens + row * token_row + column * token_column).to(tl.int64)
     place = tl.load(places + row * place_row + column * place_column).to(tl.int64)
     columns = tl.arange(0, PADDED)
-    real, kind = columns < WIDTH, out.dtype.element_ty
+    kind = out.dtype.element_ty
+    real = columns < WIDTH
     word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
     position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
     tl.store(out + tl.program_id(0) * WIDTH + columns, word.to(tl.float32) + position, mask=real)
@@ -94,7 +133,7 @@ def project(
 ) -> Tensor:
     """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate."""
     (rows, width), columns = x.shape, len(weight)
-    if rows > MOST:
+    if rows > MOST or (rows > FEWEST and columns > MANY):
         return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
     out = x.new_empty(rows, columns)
     norm = norm if isinstance(norm, nn.LayerNorm) else None
@@ -106,7 +145,7 @@ def project(
         x if gate is None else gate, out, rows, columns, x.stride(0), epsilon,
         width, padded, chosen.columns, min(chosen.inner, triton.next_power_of_2(width)),
         norm is not None, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
-        num_warps=chosen.warps, num_stages=chosen.stages,
+        bool(overlapping()), num_warps=chosen.warps, num_stages=chosen.stages, **overlapping(),
     )  # fmt: skip
     return out
 
@@ -137,9 +176,71 @@ def load_states(x, x_row, row, rows, first, WIDTH: tl.constexpr, INNER: tl.const
 
 
 @jit
+def load_weights(weight, column, columns, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
+    inner = first + tl.arange(0, INNER)
+    real = (column < columns)[None, :]
+    if WIDTH % INNER:
+        real = real & (inner < WIDTH)[:, None]
+    return tl.load(weight + column[None, :].to(tl.int64) * WIDTH + inner[:, None], mask=real, other=0.0)
+
+
+@jit
 def load_row(row, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
     inner = first + tl.arange(0, INNER)
     return tl.load(row + inner, mask=inner < WIDTH, other=0.0).to(tl.float32)
+
+
+@jit
+def spread_of(centred, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
+    if WIDTH % INNER:
+        centred = tl.where((first + tl.arange(0, INNER) < WIDTH)[None, :], centred, 0.0)
+    return tl.sum(centred * centred, 1)
+
+
+@jit
+def multiply_at_once(
+    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """norm(x) weightᵀ, all that is summed over in one tile."""
+    weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
+    if NORM:
+        scale = load_row(norm_scale, 0, WIDTH, INNER)
+        shift = load_row(norm_shift, 0, WIDTH, INNER)
+    wait(OVERLAP)
+    states = load_states(x, x_row, row, rows, 0, WIDTH, INNER)
+    if NORM:
+        exact = states.to(tl.float32)
+        centred = exact - (tl.sum(exact, 1) / WIDTH)[:, None]
+        centred *= (1 / tl.sqrt(spread_of(centred, 0, WIDTH, INNER) / WIDTH + epsilon))[:, None]
+        states = (centred * scale[None, :] + shift[None, :]).to(states.dtype)
+    return tl.dot(states, weights)
+
+
+@jit
+def multiply_in_parts(
+    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    mean = tl.zeros((ROWS,), tl.float32)
+    spread = tl.zeros((ROWS,), tl.float32)
+    if NORM:
+        for first in range(0, WIDTH, INNER):
+            mean += tl.sum(load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32), 1)
+        mean /= WIDTH
+        for first in range(0, WIDTH, INNER):
+            centred = load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32) - mean[:, None]
+            spread += spread_of(centred, first, WIDTH, INNER)
+        spread = 1 / tl.sqrt(spread / WIDTH + epsilon)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, WIDTH, INNER):
+        states = load_states(x, x_row, row, rows, first, WIDTH, INNER)
+        if NORM:
+            normed = (states.to(tl.float32) - mean[:, None]) * spread[:, None]
+            normed = normed * load_row(norm_scale, first, WIDTH, INNER)[None, :]
+            states = (normed + load_row(norm_shift, first, WIDTH, INNER)[None, :]).to(states.dtype)
+        total = tl.dot(states, load_weights(weight, column, columns, first, WIDTH, INNER), total)
+    return total
 
 
 @jit
@@ -147,36 +248,24 @@ def project_kernel(
     x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, x_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    row, kind = tl.arange(0, ROWS), out.dtype.element_ty
+    begin(OVERLAP)
+    kind = out.dtype.element_ty
+    row = tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    mine = column < columns
-    mean, scale = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
-    if NORM:
-        for first in range(0, WIDTH, INNER):
-            mean += tl.sum(load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32), 1)
-        mean /= WIDTH
-        for first in range(0, WIDTH, INNER):
-            centred = load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32) - mean[:, None]
-            if WIDTH % INNER:
-                centred = tl.where((first + tl.arange(0, INNER) < WIDTH)[None, :], centred, 0.0)
-            scale += tl.sum(centred * centred, 1)
-        scale = 1 / tl.sqrt(scale / WIDTH + epsilon)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for first in range(0, WIDTH, INNER):
-        states = load_states(x, x_row, row, rows, first, WIDTH, INNER)
-        if NORM:
-            states = (states.to(tl.float32) - mean[:, None]) * scale[:, None]
-            states = states * load_row(norm_scale, first, WIDTH, INNER)[None, :]
-            states = (states + load_row(norm_shift, first, WIDTH, INNER)[None, :]).to(kind)
-        inner = first + tl.arange(0, INNER)
-        real = mine[None, :]
-        if WIDTH % INNER:
-            real = real & (inner < WIDTH)[:, None]
-        weights = tl.load(weight + column[None, :].to(tl.int64) * WIDTH + inner[:, None], mask=real, other=0.0)
-        total = tl.dot(states, weights, total)
+    if INNER >= WIDTH:
+        total = multiply_at_once(
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon, WIDTH, INNER, NORM, OVERLAP
+        )
+    else:
+        wait(OVERLAP)
+        total = multiply_in_parts(
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            WIDTH, INNER, NORM, ROWS, COLUMNS,
+        )  # fmt: skip
     if BIAS:
-        total += tl.load(bias + column, mask=mine, other=0.0).to(tl.float32)[None, :]
+        total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = total.to(kind)
     if ACTIVATION == 1:
         total = tl.maximum(total, 0.0)
@@ -184,7 +273,7 @@ def project_kernel(
         exact = total.to(tl.float32)
         total = (0.5 * exact * (1 + tl.math.erf(exact * 0.7071067811865476))).to(kind)
     at = row[:, None] * columns + column[None, :]
-    real = (row < rows)[:, None] & mine[None, :]
+    real = (row < rows)[:, None] & (column < columns)[None, :]
     if GATE:
         total = (total.to(tl.float32) * tl.load(gate).to(kind).to(tl.float32)).to(kind)
     if ADD:
@@ -205,7 +294,8 @@ def attend_said(qkv: Tensor, keys: Tensor, values: Tensor, places: Tensor, seen:
     said_kernel[(batch * heads,)](
         qkv, keys, values, out, places, qkv if seen is None else seen, count, keys.stride(0), places.stride(0),
         *((0, 0) if seen is None else seen.stride()[:2]), math.log2(math.e) / math.sqrt(size),
-        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, seen is not None, num_warps=4,
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, seen is not None, bool(overlapping()),
+        num_warps=4, **overlapping(),
     )  # fmt: skip
     return out
 
@@ -214,7 +304,10 @@ def attend_said(qkv: Tensor, keys: Tensor, values: Tensor, places: Tensor, seen:
 def said_kernel(
     qkv, keys, values, out, places, seen, count, key_row, place_row, seen_row, seen_word, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BEAM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
     row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
     word, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     real, states = (word < count)[:, None], HEADS * WIDTH
@@ -241,16 +334,17 @@ def said_kernel(
     for start in range(0, first, KEYS):
         place = start + tl.arange(0, KEYS)
         at = base + place[:, None] * states + column[None, :]
-        k = tl.load(keys + at, mask=(place < first)[:, None], other=0.0)
-        v = tl.load(values + at, mask=(place < first)[:, None], other=0.0)
-        scores = tl.where((place < first)[None, :], product(q, tl.trans(k)) * scale, float("-inf"))
+        k_before = tl.load(keys + at, mask=(place < first)[:, None], other=0.0)
+        v_before = tl.load(values + at, mask=(place < first)[:, None], other=0.0)
+        before = tl.where((place < first)[None, :], product(q, tl.trans(k_before)) * scale, float("-inf"))
         if BEAM:
             allowed = seen + row * seen_row + word[:, None] * seen_word + place[None, :]
-            scores += tl.load(allowed, mask=real & (place < first)[None, :], other=0.0).to(tl.float32)
-        higher = tl.maximum(highest, tl.max(scores, 1))
-        p, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(highest - higher)
-        total = total * shrink + tl.sum(p, 1)
-        attended = attended * shrink[:, None] + product(p.to(v.dtype), v)
+            before += tl.load(allowed, mask=real & (place < first)[None, :], other=0.0).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(before, 1))
+        weights = tl.exp2(before - higher[:, None])
+        shrink = tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(weights, 1)
+        attended = attended * shrink[:, None] + product(weights.to(v.dtype), v_before)
         highest = higher
     found = (attended / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + (row * count + word[:, None]) * states + head * WIDTH + column[None, :], found, mask=real)
@@ -264,7 +358,8 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tens
     source_kernel[(batch * heads,)](
         q, keys, values, out, seen, count, length, keys.stride(0), keys.stride(1), seen.stride(0),
         math.log2(math.e) / math.sqrt(size),
-        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, num_warps=4,
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, bool(overlapping()),
+        num_warps=4, **overlapping(),
     )  # fmt: skip
     return out
 
@@ -272,8 +367,10 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tens
 @jit
 def source_kernel(
     q, keys, values, out, seen, count, length, key_row, key_word, seen_row, scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
     row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
     word, column = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     real = (word < count)[:, None]
@@ -299,22 +396,52 @@ def source_kernel(
     tl.store(out + here, found.to(out.dtype.element_ty), mask=real)
 
 
+class Said(NamedTuple):
+    """Where greedy search notes what it says: in (R, T) words and gains at place `at`, (1,), and the last, (R, 1)."""
+
+    words: Tensor
+    gains: Tensor
+    last: Tensor
+    at: Tensor
+
+
+def say(logits: Tensor, forbidden: tuple[int, int], said: Said) -> None:
+    """Notes what `pick` picks of (R, 1, V) logits."""
+    launch_pick(logits, forbidden, said.words, said.gains, said.words.stride(0), said)
+
+
 def pick(logits: Tensor, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The log-probability of the most probable word of each row of (…, V) logits, and that word, the first of several.
     Two words are never picked (-1 forbids none)."""
-    *shape, size = logits.shape
+    shape = logits.shape[:-1]
     gains, words = logits.new_empty(shape, dtype=torch.float32), logits.new_empty(shape, dtype=torch.long)
-    pick_kernel[(gains.numel(),)](
-        logits, words, gains, size, *forbidden, min(WORDS, triton.next_power_of_2(size)), num_warps=8
-    )
+    launch_pick(logits, forbidden, words, gains, 1, None)
     return gains, words
 
 
+def launch_pick(
+    logits: Tensor, forbidden: tuple[int, int], words: Tensor, gains: Tensor, word_row: int, said: Said | None
+) -> None:
+    size = logits.shape[-1]
+    pick_kernel[(logits.numel() // size,)](
+        logits, words, gains, words if said is None else said.last, words if said is None else said.at, size,
+        *forbidden, word_row, min(WORDS, triton.next_power_of_2(size)), said is not None, bool(overlapping()),
+        num_warps=8, **overlapping(),
+    )  # fmt: skip
+
+
 @jit
-def pick_kernel(logits, words, gains, size, one, other, WORDS: tl.constexpr):
+def pick_kernel(
+    logits, words, gains, last, at, size, one, other, word_row,
+    WORDS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
-    highest, total = -1e30, 0.0
-    best, chosen = float("-inf"), 0
+    highest = -1e30
+    total = 0.0
+    best = float("-inf")
+    chosen = 0
     for first in range(0, size, WORDS):
         word = first + tl.arange(0, WORDS)
         scores = tl.load(logits + row * size + word, mask=word < size, other=float("-inf")).to(tl.float32)
@@ -326,5 +453,41 @@ def pick_kernel(logits, words, gains, size, one, other, WORDS: tl.constexpr):
         place = tl.min(tl.where(scores == here, word, 0x7FFFFFFF), 0)
         chosen = tl.where(here > best, place, chosen)
         best = tl.maximum(best, here)
-    tl.store(words + row, chosen)
-    tl.store(gains + row, best - highest - tl.log(total))
+    place = row * word_row
+    if NOTED:
+        place += tl.load(at)
+        tl.store(last + row, chosen)
+    tl.store(words + place, chosen)
+    tl.store(gains + place, best - highest - tl.log(total))
+
+
+def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """As `pick` of (R, V) logits, V at most MOST_WORDS: the `count` best, (R, count), the best first."""
+    rows, size = logits.shape
+    gains = logits.new_empty(rows, count, dtype=torch.float32)
+    words = torch.empty_like(gains, dtype=torch.long)
+    pick_several_kernel[(rows,)](
+        logits, words, gains, size, count, *forbidden, triton.next_power_of_2(size), bool(overlapping()),
+        num_warps=8 if size <= WORDS else 16, **overlapping(),
+    )  # fmt: skip
+    return gains, words
+
+
+@jit
+def pick_several_kernel(
+    logits, words, gains, size, count, one, other, WORDS: tl.constexpr, OVERLAP: tl.constexpr
+):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    word = tl.arange(0, WORDS)
+    scores = tl.load(logits + row * size + word, mask=word < size, other=float("-inf")).to(tl.float32)
+    highest = tl.max(scores, 0)
+    normaliser = highest + tl.log(tl.sum(tl.exp(scores - highest), 0))
+    scores = tl.where((word == one) | (word == other), float("-inf"), scores)
+    for number in range(0, count):
+        best = tl.max(scores, 0)
+        chosen = tl.min(tl.where(scores == best, word, 0x7FFFFFFF), 0)
+        tl.store(words + row * count + number, chosen)
+        tl.store(gains + row * count + number, best - normaliser)
+        scores = tl.where(word == chosen, float("-inf"), scores)
