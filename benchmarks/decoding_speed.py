@@ -146,9 +146,9 @@ class Bench:
 
     def step(self) -> dict[str, Any]:
         """Microseconds a word takes at batch 1 and every decoder depth, without the encoder and the rest of a search:
-        what 32 further words take."""
+        what 96 further words take."""
         eight = [[ids[:32]] for ids in self.sentences[:8]]  # of one length; a trained model may end some of them early
-        depths, limits = self.depths_to_try(), (16, 48)
+        depths, limits = self.depths_to_try(), (16, 112)
 
         def decode(depth: str, limit: int) -> list[list[int]]:
             return self.decode(eight, depth, beam=1, max_length=limit, max_ratio=1.0, max_extra=limit)

@@ -6,19 +6,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import PAD, random_batch
+from conftest import PAD, random_batch, talkative_translator
 from interpreted import INTERPRETED, interpreted, on_gpu, run_interpreted, without_gpu
+from searches import SEARCHES, assert_replayed_searches_find_the_same
 from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
+from anydepth.decoding import decoder, in_place
+from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.models import Translator, TranslatorConfig
 from anydepth.nn import few_words
-from anydepth.nn.few_words import Said, Tile
+from anydepth.nn.few_words import Round, Said, Tile
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan
@@ -254,3 +257,58 @@ def test_drafts_have_the_logits_of_single_kernels(shared: bool, monkeypatch: pyt
         return logits
 
     both_ways(monkeypatch, say)
+
+
+class Judging:
+    """A drafter of which only the judgement is asked."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
+        return self.logits
+
+
+@kernels
+@pytest.mark.parametrize("count", [2, 5])
+def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
+    """Of rows that keep all that was drafted, some of it, say their end mark, reach their limits, or are done."""
+    torch.manual_seed(count)
+    rows, words, longest = 40, 12, 20
+    bos, eos, pad = 1, 7, PAD
+    logits = random(rows, count, words) * 3
+    gains, chosen = few_words.pick(logits, (bos, pad))
+    right = torch.rand(rows, count - 1, device=DEVICE) < 0.8
+    drafted = torch.where(right, chosen[:, :-1], (chosen[:, :-1] + 1) % words)
+    drafted = torch.cat([chosen[:, :1], drafted], dim=1)
+    limits = torch.randint(6, longest, (rows,), device=DEVICE)
+    limits[:5] = 0
+    ours, theirs = (Rows.new(limits, longest, count - 1, bos, pad) for _ in range(2))
+    for each in (ours, theirs):
+        each.lengths.copy_(torch.arange(rows) % 6)
+        each.running[5:9] = False
+        each.log_probabilities.fill_(-1.5)
+    places = ours.lengths[:, None] + torch.arange(count, device=DEVICE)
+    found = ours.tokens, ours.lengths, ours.limits, ours.last, ours.log_probabilities
+    round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds, torch.zeros_like(limits))
+    few_words.settle(round, chosen, gains, eos)
+    judge(Judging(logits), theirs, drafted, [], places, bos, eos, pad)
+    for name in ("lengths", "limits", "last", "running", "rounds"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert torch.allclose(ours.log_probabilities, theirs.log_probabilities, atol=1e-3)
+    assert all(
+        torch.equal(*(each.tokens[row, :end] for each in (ours, theirs))) for row, end in enumerate(ours.lengths)
+    )
+    assert torch.equal(round.words[:, 0], theirs.last)
+    assert torch.equal(round.places, theirs.lengths[:, None] + torch.arange(count, device=DEVICE))
+    assert torch.equal(round.asked, theirs.lengths.where(theirs.running, -1))
+    assert len(set(theirs.lengths.tolist())) > 5
+    assert 0 < int(theirs.running.sum()) < rows - 9
+
+
+@kernels
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_whose_accounts_are_kept_by_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (decoder, in_place):
+        monkeypatch.setattr(module, "has_kernels", lambda logits: logits.dtype == torch.float32)
+    assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()).float().to(DEVICE), SEARCHES[name])

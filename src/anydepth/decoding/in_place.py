@@ -25,7 +25,7 @@ from anydepth.decoding.decoder import (
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
 from anydepth.nn import few_words
-from anydepth.nn.few_words import Said
+from anydepth.nn.few_words import Round, Said
 
 
 class Search(Protocol):
@@ -213,13 +213,17 @@ class Speculation:
         marks: Marks,
         penalty: float,
         drafts: int,
-        device: torch.device,
+        weight: Tensor,
     ) -> None:
+        """`weight`, any of the model's, tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.drafts = decoder, marks, penalty, drafts
-        self.words, self.room = words, words + drafts + 1
+        self.longest, self.room = words, words + drafts + 1
+        self.by_kernels, device = has_kernels(weight), weight.device
         limits = torch.zeros(rows, dtype=torch.long, device=device)
         self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
         self.asked = torch.zeros_like(limits)
+        self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
+        self.gains = torch.zeros(rows, drafts + 1, device=device)
 
     def open(self, source: Tensor) -> object:
         return self.decoder.open(source)
@@ -227,7 +231,9 @@ class Speculation:
     def begin(self, limits: Tensor) -> None:
         self.sentences, self.known = int((limits > 0).sum()), 0
         limits = limits.to(self.asked.device)
-        self.rows.become(Rows.new(limits, self.words, self.drafts, self.marks.bos, self.marks.pad))
+        self.rows.become(Rows.new(limits, self.longest, self.drafts, self.marks.bos, self.marks.pad))
+        self.words.fill_(self.marks.bos)
+        self.places.copy_(torch.arange(self.drafts + 1))
 
     def reach(self, number: int) -> int:
         # what was answered last may be two rounds old
@@ -235,8 +241,25 @@ class Speculation:
 
     def advance(self, used: int) -> None:
         self.decoder.reach(used)
-        play_round(self.decoder, self.rows, *self.marks, self.drafts)
-        self.asked.copy_(self.rows.lengths.where(self.rows.running, -1))
+        if self.by_kernels:
+            self.play_by_kernels()
+        else:
+            play_round(self.decoder, self.rows, *self.marks, self.drafts)
+            self.asked.copy_(self.rows.lengths.where(self.rows.running, -1))
+
+    def play_by_kernels(self) -> None:
+        """As `play_round`, with all accounts kept by one kernel: by single ones they take as long as the model."""
+        decoder, words, places, never = self.decoder, self.words, self.places, forbidden(*self.marks)
+        states: list[Tensor] = []
+        for k in range(self.drafts + 1):
+            states.append(decoder.read(words[:, k : k + 1], places[:, k : k + 1]))
+            if k < self.drafts:
+                few_words.pick_into(words[:, k + 1], self.gains[:, k], decoder.exit(states[k]), never)
+        gains, chosen = few_words.pick(decoder.judge(words, states, places), never)
+        rows = self.rows
+        found = rows.tokens, rows.lengths, rows.limits, rows.last, rows.log_probabilities
+        round = Round(words, places, *found, rows.running, rows.rounds, self.asked)
+        few_words.settle(round, chosen, gains, self.marks.eos)
 
     def over(self, answer: Tensor) -> bool:
         self.known = int(answer.max())

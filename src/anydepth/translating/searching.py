@@ -118,7 +118,7 @@ class Searcher:
             rows, words = shape.rows, shape.words
             if drafts:
                 drafter = TranslatorDrafter(self.model, plans, draft, words + drafts + 1, key, room_for)
-                return Speculation(drafter, rows, words, marks, penalty, drafts, self.device)
+                return Speculation(drafter, rows, words, marks, penalty, drafts, self.model.output.weight)
             beams = TranslatorBeams(self.model, plans, key, rows, decoding.beam, words, room_for)
             if decoding.beam == 1:
                 return GreedySearch(beams, rows, words, marks, penalty)
