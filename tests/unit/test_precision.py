@@ -153,9 +153,13 @@ def test_other_devices_are_refused(precision: Precision) -> None:
 
 
 def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
-    model = for_searching(talkative_translator().float(), "float32")
-    first = model.decoder.layers[0]
+    trained = talkative_translator().float()
+    model = for_searching(trained, "float32")
+    first, same = model.decoder.layers[0], trained.decoder.layers[0]
     assert first.attention.qkv.weight.stride() == (1, 48)
+    assert first.attention.out.weight.stride() == (1, 16)
+    assert torch.equal(first.attention.out.weight, same.attention.out.weight)
+    assert torch.equal(first.shrink.weight, same.shrink.weight)
     assert first.shrink.weight.is_contiguous()
     assert model.head is not None
     assert model.head.weight.stride() == (1, 23)

@@ -6,8 +6,10 @@ model, which is left as it is.
 """
 
 import copy
+import mmap
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -38,13 +40,34 @@ def shared_copy(model: Translator) -> Translator:
 
 
 def read_by_column(model: Translator) -> Translator:
-    """In memory, the decoder's matrices with more rows than columns stand column by column. MKL multiplies a single
-    word by such a matrix in 0.45 to 0.6 of the time (AMD Zen 4, width 512), and by one with fewer rows in 1.4."""
+    """In memory, the decoder's matrices with at least as many rows as columns stand column by column. MKL multiplies a
+    word by such a matrix in 0.45 to 0.85 of the time (AMD Zen 4, width 512), and by one with fewer rows in 1.4."""
     model.head = output_layer(model)
-    for part in (*model.decoder.modules(), model.head):
-        if isinstance(part, nn.Linear) and part.out_features > part.in_features:
-            part.weight = constant(part.weight.t().contiguous().t())
+    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, nn.Linear)]
+    by_column = [part.out_features >= part.in_features for part in parts]
+    matrices = on_large_pages([part.weight.t() if tall else part.weight for part, tall in zip(parts, by_column)])
+    for part, tall, matrix in zip(parts, by_column, matrices):
+        part.weight = constant(matrix.t() if tall else matrix)
     return model
+
+
+def on_large_pages(matrices: list[Tensor]) -> list[Tensor]:
+    """Copies that stand one after the other, on pages of 2 MB where the system has them: of small ones, a word would
+    look up 30,000 on its way through all weights (a tenth of its time)."""
+    sizes, dtype = [matrix.numel() for matrix in matrices], matrices[0].dtype
+    flat = large_pages(sum(sizes), dtype) if hasattr(mmap, "MADV_HUGEPAGE") else torch.empty(sum(sizes), dtype=dtype)
+    parts = flat[: sum(sizes)].split(sizes)
+    return [part.view(matrix.shape).copy_(matrix.detach()) for part, matrix in zip(parts, matrices)]
+
+
+def large_pages(numbers: int, dtype: torch.dtype) -> Tensor:
+    """Room for so many at least, which is given back with its last tensor."""
+    page = 2 << 20
+    size = -(-numbers * dtype.itemsize // page) * page
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages has small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype)
 
 
 def packed(model: Translator, pack: Callable[[nn.Linear], nn.Module]) -> Translator:
