@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import PAD, random_batch, talkative_translator
 from interpreted import INTERPRETED, interpreted, on_gpu, run_interpreted, without_gpu
-from searches import SEARCHES, assert_replayed_searches_find_the_same
+from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
 from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
@@ -28,6 +28,7 @@ from anydepth.plan import Plan
 from anydepth.translating import quick
 from anydepth.translating.beams import TranslatorBeams
 from anydepth.translating.drafter import TranslatorDrafter
+from anydepth.translating.searching import Searcher
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 HALF = torch.float16  # the interpreter multiplies bfloat16 as if it were integers
@@ -312,3 +313,18 @@ def test_searches_whose_accounts_are_kept_by_kernels(name: str, monkeypatch: pyt
     for module in (decoder, in_place):
         monkeypatch.setattr(module, "has_kernels", lambda logits: logits.dtype == torch.float32)
     assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()).float().to(DEVICE), SEARCHES[name])
+
+
+@on_gpu
+@pytest.mark.parametrize("name", SEARCHES)
+def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded as graphs and replayed, to the last bit: they compute the same in the same order."""
+    model, source = a_model("plain"), random_batch([(n % 13 + 1, 2) for n in range(30)]).source
+    limits = torch.tensor([40 - n for n in range(30)])
+    found = []
+    for overlap in (True, False, True):
+        monkeypatch.setattr(few_words, "overlapping", lambda overlap=overlap: {"launch_pdl": True} if overlap else {})
+        searcher = Searcher(model, MARKS._replace(eos=22))
+        found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
+    assert all(each == found[0][0] for several in found for each in several)
+    assert quick.fits(model)
