@@ -23,6 +23,7 @@ from anydepth.nn.bridge import LastState, Memory
 from anydepth.nn.cache import FixedCache
 from anydepth.plan import Plan, Plans
 from anydepth.run import Run
+from anydepth.translating import quick
 from anydepth.translating.drafter import TranslatorDrafter
 
 
@@ -176,7 +177,7 @@ class RememberingDrafter(TranslatorDrafter):
         if not len(self.states):
             self.states = x.new_zeros(len(x), self.high.cache.room, x.shape[-1])
         self.states[torch.arange(len(x), device=x.device)[:, None], positions] = x
-        return self.model.logits(self.model.norm(x))
+        return quick.logits(self.model, x)
 
     def reorder(self, rows: Tensor) -> None:
         self.remember()  # also of those that stay: what they will have is seen later
