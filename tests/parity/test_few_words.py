@@ -323,7 +323,7 @@ def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest
     limits = torch.tensor([40 - n for n in range(30)])
     found = []
     for overlap in (True, False, True):
-        monkeypatch.setattr(few_words, "overlapping", lambda overlap=overlap: {"launch_pdl": True} if overlap else {})
+        monkeypatch.setattr(few_words, "OVERLAP", overlap)
         searcher = Searcher(model, MARKS._replace(eos=22))
         found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
     assert all(each == found[0][0] for several in found for each in several)

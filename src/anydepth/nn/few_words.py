@@ -16,7 +16,7 @@ States are (R, D), as many rows as words: R = 1 for greedy search of one sentenc
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,8 @@ MANY = 8192
 """Columns, such as the words of a vocabulary, from which on this holds of fewer rows."""
 FEWEST = 16
 """Rows and columns of the smallest product that tensor cores have."""
-GPUS = (9, 10)
-"""Compute capabilities: Hopper, on which tiles were chosen, and its successor for servers."""
+HOPPER = 9
+"""The compute capability for which tiles were chosen. Others have no room for them, or Triton no way to compile them."""
 KEYS = 64
 """That attention reads at a time."""
 WORDS = 1 << 14
@@ -65,11 +65,17 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
     return Tile(16, 2048, 8, 2) if rows <= 16 else Tile(16, 256, 4, 4)
 
 
+def launch(kernel: Any, programs: int, *given: Any, **settings: int) -> None:
+    """Starts a kernel where its first tensor is: the current device may be another. Its last parameter tells whether it
+    begins before the last kernel has ended."""
+    early = OVERLAP and is_hopper(given[0].device)
+    with torch.cuda.device_of(given[0]):
+        kernel[(programs,)](*given, early, **settings, **({"launch_pdl": True} if early else {}))
+
+
 @cache
-def overlapping() -> dict[str, bool]:
-    """What launches need for that."""
-    able = OVERLAP and torch.cuda.is_available() and torch.cuda.get_device_capability()[0] in GPUS
-    return {"launch_pdl": True} if able else {}
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and available() and torch.cuda.get_device_capability(device)[0] == HOPPER
 
 
 @jit
@@ -86,19 +92,19 @@ def wait(OVERLAP: tl.constexpr):
         tl.extra.cuda.gdc_wait()
 
 
-def takes(width: int, heads: int, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for such layers on this machine. Others than GPUS have no room for the tiles."""
-    known = width // heads in KERNEL_HEADS and dtype in (torch.bfloat16, torch.float16)
-    return known and available() and torch.cuda.get_device_capability()[0] in GPUS
+def takes(width: int, heads: int, weight: Tensor) -> bool:
+    """Whether there are kernels for layers with such weights, where they are."""
+    known = width // heads in KERNEL_HEADS and weight.dtype in (torch.bfloat16, torch.float16)
+    return known and is_hopper(weight.device)
 
 
 def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float) -> Tensor:
     """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D)."""
     places, width = places.expand_as(tokens), words.shape[1]
     out = words.new_empty(tokens.numel(), width)
-    embed_kernel[(len(out),)](
-        tokens, places, words, positions, out, scale, tokens.shape[1], *tokens.stride(), *places.stride(),
-        width, triton.next_power_of_2(width), bool(overlapping()), num_warps=4, **overlapping(),
+    launch(
+        embed_kernel, len(out), tokens, places, words, positions, out, scale, tokens.shape[1], *tokens.stride(),
+        *places.stride(), width, triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
     return out
 
@@ -140,12 +146,14 @@ def project(
     scale, shift, epsilon = (x, x, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     padded = max(FEWEST, triton.next_power_of_2(rows))
     chosen = tile or choose_tile(padded, columns, width)
-    project_kernel[(triton.cdiv(columns, chosen.columns),)](
+    inner = min(chosen.inner, triton.next_power_of_2(width))
+    launch(
+        project_kernel, triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
         x if gate is None else gate, out, rows, columns, x.stride(0), epsilon,
-        width, padded, chosen.columns, min(chosen.inner, triton.next_power_of_2(width)),
+        width, padded, chosen.columns, inner,
         norm is not None, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
-        bool(overlapping()), num_warps=chosen.warps, num_stages=chosen.stages, **overlapping(),
+        num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
     return out
 
@@ -291,11 +299,11 @@ def attend_said(qkv: Tensor, keys: Tensor, values: Tensor, places: Tensor, seen:
     batch, count, _, heads, size = qkv.shape
     out = qkv.new_empty(batch * count, heads * size)
     places = places.expand(batch)
-    said_kernel[(batch * heads,)](
+    launch(
+        said_kernel, batch * heads,
         qkv, keys, values, out, places, qkv if seen is None else seen, count, keys.stride(0), places.stride(0),
         *((0, 0) if seen is None else seen.stride()[:2]), math.log2(math.e) / math.sqrt(size),
-        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, seen is not None, bool(overlapping()),
-        num_warps=4, **overlapping(),
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, seen is not None, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -355,11 +363,11 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tens
     (B, 1, 1, S), is added to their scores: 0 or -∞."""
     batch, length, heads, size = keys.shape
     out, count = torch.empty_like(q), len(q) // batch
-    source_kernel[(batch * heads,)](
+    launch(
+        source_kernel, batch * heads,
         q, keys, values, out, seen, count, length, keys.stride(0), keys.stride(1), seen.stride(0),
         math.log2(math.e) / math.sqrt(size),
-        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, bool(overlapping()),
-        num_warps=4, **overlapping(),
+        heads, size, max(FEWEST, triton.next_power_of_2(count)), KEYS, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -428,10 +436,11 @@ def launch_pick(
     logits: Tensor, forbidden: tuple[int, int], words: Tensor, gains: Tensor, said: Said | None = None
 ) -> None:
     size = logits.shape[-1]
-    pick_kernel[(logits.numel() // size,)](
+    launch(
+        pick_kernel, logits.numel() // size,
         logits, words, gains, words if said is None else said.last, words if said is None else said.at, size,
         *forbidden, words.stride(0), gains.stride(0), min(WORDS, triton.next_power_of_2(size)), said is not None,
-        bool(overlapping()), num_warps=8, **overlapping(),
+        num_warps=8,
     )  # fmt: skip
 
 
@@ -473,9 +482,9 @@ def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tupl
     rows, size = logits.shape
     gains = logits.new_empty(rows, count, dtype=torch.float32)
     words = torch.empty_like(gains, dtype=torch.long)
-    pick_several_kernel[(rows,)](
-        logits, words, gains, size, count, *forbidden, triton.next_power_of_2(size), bool(overlapping()),
-        num_warps=8 if size <= WORDS else 16, **overlapping(),
+    launch(
+        pick_several_kernel, rows, logits, words, gains, size, count, *forbidden, triton.next_power_of_2(size),
+        num_warps=8 if size <= WORDS else 16,
     )  # fmt: skip
     return gains, words
 
@@ -524,9 +533,9 @@ def settle(round: Round, chosen: Tensor, gains: Tensor, eos: int) -> None:
     """Lengthens the rows as `judge` in decoding/speculative.py does, given the (R, q) words that the full depth would
     choose after those read, and their log-probabilities."""
     rows, count = round.words.shape
-    settle_kernel[(rows,)](
-        chosen, gains, *round._replace(running=round.running.view(torch.uint8)), count, round.tokens.stride(0), eos,
-        triton.next_power_of_2(count), bool(overlapping()), num_warps=1, **overlapping(),
+    launch(
+        settle_kernel, rows, chosen, gains, *round._replace(running=round.running.view(torch.uint8)),
+        count, round.tokens.stride(0), eos, triton.next_power_of_2(count), num_warps=1,
     )  # fmt: skip
 
 

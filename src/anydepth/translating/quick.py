@@ -19,10 +19,9 @@ QuickSlot = BeamSlot | FixedSlot
 
 def fits(model: Translator) -> bool:
     """Whether there are kernels for the decoder of this model."""
-    layer, weight = model.config.layer, model.output.weight
-    plain = layer.norm != "post" and model.decoder.mix is None and model.head is None
-    layers = (layer for layer in model.decoder.layers if isinstance(layer, Layer))
-    has_kernels = weight.is_cuda and few_words.takes(layer.width, layer.heads, weight.dtype)
+    shape, layers = model.config.layer, (each for each in model.decoder.layers if isinstance(each, Layer))
+    plain = shape.norm != "post" and model.decoder.mix is None and model.head is None
+    has_kernels = few_words.takes(shape.width, shape.heads, model.output.weight)
     return has_kernels and plain and all(layer.context is None for layer in layers)
 
 
