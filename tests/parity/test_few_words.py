@@ -53,7 +53,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
 @pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 2)], ids=["chosen", "small"])
 @pytest.mark.parametrize(
-    ("rows", "width", "columns"), [(1, 48, 40), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
+    ("rows", "width", "columns"), [(1, 48, 40), (2, 8, 16), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
 )
 def test_products(
     rows: int, width: int, columns: int, tile: Tile | None, activation: Callable[[Tensor], Tensor] | None
@@ -121,6 +121,17 @@ def test_several_best_words() -> None:
     assert_close(gains, expected.topk(6).values)
     assert_close(expected.gather(1, words), gains)
     assert all(len(set(row)) == 6 for row in words.tolist())
+
+
+@kernels
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter
+@pytest.mark.parametrize("forbidden", [(3, 8), (-1, -1)])
+def test_logits_that_are_not_numbers_are_gains_that_are_none(forbidden: tuple[int, int]) -> None:
+    """The search then says what is wrong; until it does, its words have to be words."""
+    logits = torch.full((2, 40), torch.nan, dtype=HALF, device=DEVICE)
+    for gains, words in (few_words.pick(logits, forbidden), few_words.pick_several(logits, 6, forbidden)):
+        assert gains.isnan().all()
+        assert ((words >= 0) & (words < 40)).all()
 
 
 @kernels
@@ -240,8 +251,10 @@ def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monk
 
 @kernels
 @torch.no_grad()
+@pytest.mark.parametrize("most", [few_words.QUERIES, 3], ids=["all by kernels", "not those judged"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_drafts_have_the_logits_of_single_kernels(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_have_the_logits_of_single_kernels(shared: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_words, "QUERIES", most)
     model, source = a_model("plain"), source_on(DEVICE)
     draft = Plan((0, 1)) if shared else Plan((0, 3))
     words = torch.randint(4, 23, (3, 4), generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -313,6 +326,69 @@ def test_searches_whose_accounts_are_kept_by_kernels(name: str, monkeypatch: pyt
     for module in (decoder, in_place):
         monkeypatch.setattr(module, "has_kernels", lambda logits: logits.dtype == torch.float32)
     assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()).float().to(DEVICE), SEARCHES[name])
+
+
+def compiled_for_hopper(kernel: Any, given: tuple[Any, ...], settings: dict[str, int]) -> Any:
+    """What a launch would compile, where there need not be such a GPU."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+    from triton.runtime.jit import mangle_type
+
+    signature, constants, hints = {}, {}, {}
+    for number, (parameter, value) in enumerate(zip(kernel.params, given, strict=True)):
+        constant = parameter.is_constexpr or (isinstance(value, int) and value == 1)
+        kind = "constexpr" if constant else mangle_type(value)
+        signature[parameter.name] = kind
+        if kind == "constexpr":
+            constants[number,] = value
+        elif isinstance(value, Tensor) or (kind == "i32" and value % 16 == 0):
+            hints[number,] = [["tt.divisibility", 16]]
+    return compile(ASTSource(kernel, signature, constants, hints), GPUTarget("cuda", 90, 32), settings)
+
+
+HEADS, SIZE = 2, 128  # the largest that there are kernels for
+
+
+def launches() -> None:
+    """Of all kernels."""
+
+    def one(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    many, table = few_words.QUERIES, one(4, 9, dtype=torch.long)
+    products = (1, 8, 32), (1, 512, 1536), (64, 1024, 512), (16, 2048, 512), (64, 2048, 512), (16, 1024, 16000)
+    for rows, width, columns in products:
+        x, norm = one(rows, width), nn.LayerNorm(width).bfloat16()
+        few_words.project(x, one(columns, width), one(columns), norm, F.gelu, one(rows, columns), one())
+    few_words.embed(table, table, one(9, 512), one(9, 512), 2.0)
+    few_words.attend_said(one(2, many, 3, HEADS, SIZE), *one(2, 2, 99, HEADS, SIZE), table[:2, 0])
+    hypotheses = one(2, 2, 99, many, HEADS, SIZE), one(2, many, 99, many)
+    few_words.attend_said(one(2, many, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
+    few_words.attend_source(one(2 * many, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
+    gains = one(4, 9, dtype=torch.float32)
+    few_words.say(one(4, 1, 50000), (1, 0), Said(table, gains, table[:, :1], table[0, :1]))
+    few_words.pick_several(one(4, few_words.MOST_WORDS), 10, (1, 0))
+    accounts = table, *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
+    few_words.settle(Round(table, table, *accounts), table, gains, 2)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="compiles")
+def test_kernels_fit_on_the_chip_and_only_products_read_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel before writes is not there yet, and what it reads may not be overwritten."""
+    seen = set()
+
+    def launch(kernel: Any, programs: int, *given: Any, **settings: int) -> None:
+        found = compiled_for_hopper(kernel, (*given, True), settings)
+        before, _ = found.asm["ptx"].split("griddepcontrol.wait")
+        reads = "ld.global" in before or "cp.async" in before
+        assert reads <= (kernel is few_words.project_kernel), kernel
+        assert "st.global" not in before
+        assert found.metadata.shared <= 227 * 1024
+        seen.add(kernel)
+
+    monkeypatch.setattr(few_words, "launch", launch)
+    launches()
+    assert len(seen) == 7
 
 
 @on_gpu

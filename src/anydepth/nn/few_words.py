@@ -34,6 +34,8 @@ HOPPER = 9
 """The compute capability for which tiles were chosen. Others have no room for them, or Triton no way to compile them."""
 KEYS = 64
 """That attention reads at a time."""
+QUERIES = 64
+"""Words of a sentence, or hypotheses, that attend at a time, at most: the chip has no room for many more."""
 WORDS = 1 << 14
 """Logits that one program compares at a time."""
 MOST_WORDS = 1 << 15
@@ -146,7 +148,7 @@ def project(
     scale, shift, epsilon = (x, x, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     padded = max(FEWEST, triton.next_power_of_2(rows))
     chosen = tile or choose_tile(padded, columns, width)
-    inner = min(chosen.inner, triton.next_power_of_2(width))
+    inner = min(chosen.inner, max(FEWEST, triton.next_power_of_2(width)))
     launch(
         project_kernel, triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
@@ -503,7 +505,8 @@ def pick_several_kernel(
     scores = tl.where((word == one) | (word == other), float("-inf"), scores)
     for number in range(0, count):
         best = tl.max(scores, 0)
-        chosen = tl.min(tl.where(scores == best, word, 0x7FFFFFFF), 0)
+        # the last word where no score is a number: what reads it next looks it up
+        chosen = tl.min(tl.where(scores == best, word, size - 1), 0)
         tl.store(words + row * count + number, chosen)
         tl.store(gains + row * count + number, best - normaliser)
         scores = tl.where(word == chosen, float("-inf"), scores)

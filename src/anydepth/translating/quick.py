@@ -25,6 +25,11 @@ def fits(model: Translator) -> bool:
     return has_kernels and plain and all(layer.context is None for layer in layers)
 
 
+def takes(x: Tensor, gates: Tensor | None) -> bool:
+    """Whether that holds of (B, q, D) words: not of a whole draft at once, nor where each sentence has its gates."""
+    return x.shape[1] <= few_words.QUERIES and (gates is None or gates.dim() == 1)
+
+
 def embed(model: Translator, tokens: Tensor, places: Tensor) -> Tensor:
     """(B, q) words, and their places, which broadcast to them → (B, q, D)."""
     target = model.target

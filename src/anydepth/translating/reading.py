@@ -72,7 +72,7 @@ class Part:
 
     def run(self, model: Translator, x: Tensor, sees_memory: Padded) -> Tensor:
         """(R, q, D) the state below these steps → that above."""
-        if quick.fits(model) and (self.gates is None or self.gates.dim() == 1):
+        if quick.fits(model) and quick.takes(x, self.gates):
             assert sees_memory.keys is not None
             layers = [layer for n in self.plan.layers if isinstance(layer := model.decoder.layers[n], Layer)]
             return quick.run(layers, x, self.gates, self.cache.slots, sees_memory.keys)
