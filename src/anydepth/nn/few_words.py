@@ -31,7 +31,7 @@ MANY = 8192
 FEWEST = 16
 """Rows and columns of the smallest product that tensor cores have."""
 HOPPER = 9
-"""The compute capability for which tiles were chosen. Others have no room for them, or Triton no way to compile them."""
+"""The compute capability for which tiles were chosen: others lack room for them, or Triton does not compile them."""
 KEYS = 64
 """That attention reads at a time."""
 QUERIES = 64
