@@ -69,6 +69,16 @@ def test_bfloat16_finds_scores_close_to_those_of_single_precision(name: str) -> 
     assert all(a == pytest.approx(b, abs=0.1) for a, b in same)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_on_another_gpu_than_that_of_the_thread(name: str, dtype: torch.dtype) -> None:
+    """As in a server, whose threads do not know which one its model is on."""
+    model = talkative_translator(PrefixConfig()).to("cuda:1", dtype)
+    with torch.cuda.device(0):
+        assert_replayed_searches_find_the_same(model, SEARCHES[name])
+
+
 def test_a_search_between_two_others_disturbs_neither() -> None:
     """Graphs share their memory."""
     model = talkative_translator(PrefixConfig()).cuda()

@@ -126,7 +126,7 @@ class RecordedSearches:
         self.rooms = SharedRooms()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-            self.recorder = Recorder()
+            self.recorder = Recorder(torch.cuda.Stream(self.device))
         self.others = self.allocated()
         """Bytes that were not ours when the first search was recorded."""
 

@@ -9,9 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 class Recorder:
     """Makes CUDA graphs that share their memory: what one leaves there is used before another begins."""
 
-    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Graphs to be replayed while other recorders' are at work are given the stream that they are replayed on."""
-        self.pool, self.stream = torch.cuda.graph_pool_handle(), stream or torch.cuda.Stream()
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        """The stream tells the device, which need not be the current one. Graphs to be replayed while other recorders'
+        are at work are given the one that they are replayed on."""
+        self.pool, self.stream = torch.cuda.graph_pool_handle(), stream
         self.made = 0
         """Graphs so far."""
 
@@ -19,7 +20,8 @@ class Recorder:
         """Does the work, and gives what does it again."""
         graph, self.made = torch.cuda.CUDAGraph(), self.made + 1
         # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        masked = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+        with masked, torch.cuda.device(self.stream.device):
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph

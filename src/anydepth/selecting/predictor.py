@@ -18,7 +18,7 @@ SHORTEST = 16
 class Predictor:
     def __init__(self, net: SelectorNet) -> None:
         self.net = net
-        self.recorder = Recorder() if net.shift.is_cuda else None
+        self.recorder = Recorder(torch.cuda.Stream(net.shift.device)) if net.shift.is_cuda else None
         self.made: dict[tuple[int, int], Places] = {}
 
     def __call__(self, ids: list[list[int]]) -> Tensor:

@@ -125,7 +125,8 @@ class Searcher:
             return BeamSearch(beams, rows, decoding.beam, words, marks, penalty, decoding.n_best)
 
         what = (plans, self.gating_key(plans, key), draft, drafts, decoding.beam, decoding.n_best, penalty)
-        return self.recorded.search(what, make, source, max_lengths, marks, self.model.source.longest)
+        with torch.cuda.device_of(self.model.output.weight):  # a new thread has the first GPU for its own
+            return self.recorded.search(what, make, source, max_lengths, marks, self.model.source.longest)
 
     def gating_key(self, plans: Plans, key: str) -> str:
         """The key where gates may depend on it; without them languages of the same plan share their searches."""
