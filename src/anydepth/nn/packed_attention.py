@@ -11,6 +11,8 @@ Words of sentence i are rows starts[i]:starts[i+1]. Logarithms are to base 2, th
 # (kernels are written in Triton's language, in which an annotation means something else)
 
 import math
+import warnings
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,8 +50,19 @@ STAGES = 1
 
 
 def available() -> bool:
-    """Whether this machine can run `short_attention`."""
-    return triton is not None and torch.cuda.is_available() and torch.version.hip is None
+    """Whether this machine can run kernels such as `short_attention`."""
+    return triton is not None and torch.cuda.is_available() and torch.version.hip is None and launches()
+
+
+@cache
+def launches() -> bool:
+    """Whether Triton can start kernels: it builds what does with a C compiler, and keeps it in the user's folder. A
+    small container may have neither."""
+    try:
+        return triton.runtime.driver.active is not None
+    except Exception as error:  # of the compiler, of the file system …
+        warnings.warn(f"slower than it could be: Triton cannot start kernels here ({error})", stacklevel=2)
+        return False
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool) -> Tensor:
