@@ -223,7 +223,7 @@ class Speculation:
         self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
         self.asked = torch.zeros_like(limits)
         self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
-        self.gains = torch.zeros(rows, drafts + 1, device=device)
+        self.gains = torch.zeros(rows, drafts, device=device)  # of the drafts: nobody asks for them
 
     def open(self, source: Tensor) -> object:
         return self.decoder.open(source)
