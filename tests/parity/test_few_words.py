@@ -404,3 +404,5 @@ def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest
         found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
     assert all(each == found[0][0] for several in found for each in several)
     assert quick.fits(model)
+    (made,) = searcher.recorded.made.values()
+    assert (list(made.steps) == [made.inner.room]) == (SEARCHES[name].beam == 1)

@@ -64,6 +64,8 @@ class Beams(Protocol):
 
     at: Tensor
     """(1,) where that stands."""
+    counts_words: bool
+    """Whether a step looks at the words that there are, however many places it may look at."""
 
     def open(self, source: Tensor) -> object: ...
 
@@ -105,7 +107,7 @@ class GreedySearch:
         self.decoder.forget()
 
     def reach(self, number: int) -> int:
-        return number + 1
+        return self.room if self.decoder.counts_words else number + 1
 
     def advance(self, used: int) -> None:
         logits = self.decoder.step(self.last, used)
@@ -195,6 +197,9 @@ class BeamSearch:
 class Opener(Drafter, Protocol):
     """A drafter that can be given other sources of the same shape."""
 
+    counts_words: bool
+    """As that of `Beams`."""
+
     def open(self, source: Tensor) -> object: ...
 
     def reach(self, used: int) -> None:
@@ -237,7 +242,7 @@ class Speculation:
 
     def reach(self, number: int) -> int:
         # what was answered last may be two rounds old
-        return self.known + 2 * (self.drafts + 1)
+        return self.room if self.decoder.counts_words else self.known + 2 * (self.drafts + 1)
 
     def advance(self, used: int) -> None:
         self.decoder.reach(used)

@@ -28,6 +28,7 @@ class TranslatorBeams:
         self.reader = Reader(model, key)
         self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device, room_for)
         self.part, self.at = Part(plans.decoder, self.cache), self.cache.at
+        self.counts_words = beam == 1 and quick.fits(model)
 
     def open(self, source: Tensor) -> None:
         self.reader.look_at(source)

@@ -35,6 +35,7 @@ class TranslatorDrafter:
             Part(plan, FixedCache(len(plan), room, weight.dtype, weight.device, room_for)) for plan in (draft, above)
         )
         self.used: int | None = None
+        self.counts_words = quick.fits(model)
 
     def open(self, source: Tensor, memory: Tensor | None = None) -> Self:
         """Reads (R, S) padded sources, unless all that the decoder reads of them is known, a `memory` (R, S, D); and
