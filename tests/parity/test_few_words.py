@@ -13,15 +13,16 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
-from anydepth.decoding import decoder, in_place
+from anydepth.decoding import decoder, in_place, picking
+from anydepth.decoding.picking import Round, Said
 from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.models import Translator, TranslatorConfig
-from anydepth.nn import few_words
-from anydepth.nn.few_words import Round, Said, Tile
+from anydepth.nn import few_words, overlap, word_attention
+from anydepth.nn.few_words import Tile
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan
@@ -91,8 +92,8 @@ def test_the_first_of_the_best_words_that_are_allowed_is_picked(monkeypatch: pyt
     expected = logits.float().log_softmax(-1)
     expected[..., 4] = -torch.inf
     for most in (16, 1 << 14):  # in one part and in two
-        monkeypatch.setattr(few_words, "WORDS", most)
-        gains, words = few_words.pick(logits, (4, -1))
+        monkeypatch.setattr(picking, "WORDS", most)
+        gains, words = picking.pick(logits, (4, -1))
         assert_close(gains, expected.amax(-1))
         assert torch.equal(words[:, 0], expected[:, 0].argmax(-1))
         assert (words[:, 1] == 7).all()
@@ -103,8 +104,8 @@ def test_what_is_picked_is_noted_in_its_place() -> None:
     logits, at = random(3, 1, 23), torch.tensor([4], device=DEVICE)
     words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
     last = torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
-    few_words.say(logits, (0, 1), Said(words, gains, last, at))
-    gain, word = few_words.pick(logits, (0, 1))
+    picking.say(logits, (0, 1), Said(words, gains, last, at))
+    gain, word = picking.pick(logits, (0, 1))
     assert torch.equal(words[:, 4:5], word)
     assert torch.equal(gains[:, 4:5], gain)
     assert torch.equal(last, word)
@@ -117,7 +118,7 @@ def test_several_best_words() -> None:
     logits[:, 3] = 9
     expected = logits.float().log_softmax(-1)
     expected[:, 3] = expected[:, 8] = -torch.inf
-    gains, words = few_words.pick_several(logits, 6, (3, 8))
+    gains, words = picking.pick_several(logits, 6, (3, 8))
     assert_close(gains, expected.topk(6).values)
     assert_close(expected.gather(1, words), gains)
     assert all(len(set(row)) == 6 for row in words.tolist())
@@ -129,7 +130,7 @@ def test_several_best_words() -> None:
 def test_logits_that_are_not_numbers_are_gains_that_are_none(forbidden: tuple[int, int]) -> None:
     """The search then says what is wrong; until it does, its words have to be words."""
     logits = torch.full((2, 40), torch.nan, dtype=HALF, device=DEVICE)
-    for gains, words in (few_words.pick(logits, forbidden), few_words.pick_several(logits, 6, forbidden)):
+    for gains, words in (picking.pick(logits, forbidden), picking.pick_several(logits, 6, forbidden)):
         assert gains.isnan().all()
         assert ((words >= 0) & (words < 40)).all()
 
@@ -140,7 +141,7 @@ def test_words_attend_to_those_before(places: list[int]) -> None:
     batch, count, heads, size, room = 2, 3, 2, 16, 90
     keys, values, qkv = random(batch, room, heads, size), random(batch, room, heads, size), random(2, 3, 3, 2, 16)
     kept = keys.clone(), values.clone()
-    found = few_words.attend_said(qkv, *kept, torch.tensor(places, device=DEVICE))
+    found = word_attention.attend_said(qkv, *kept, torch.tensor(places, device=DEVICE))
     for row, place in enumerate(places):
         q, k, v = qkv[row].unbind(1)
         keys[row, place : place + count], values[row, place : place + count] = k, v
@@ -156,7 +157,7 @@ def test_hypotheses_attend_to_their_own(place: int) -> None:
     qkv, (keys, values) = random(batch, beam, 3, heads, size), random(2, batch, room, beam, heads, size)
     allowed = torch.rand(batch, beam, room, beam, device=DEVICE) < 0.4
     kept, seen = (keys.clone(), values.clone()), torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
-    found = few_words.attend_said(qkv, *kept, torch.tensor([place], device=DEVICE), seen)
+    found = word_attention.attend_said(qkv, *kept, torch.tensor([place], device=DEVICE), seen)
     allowed[:, :, place:] = False
     allowed[:, :, place] = torch.eye(beam, dtype=torch.bool)
     for row in range(batch):
@@ -176,7 +177,7 @@ def test_words_attend_to_their_source(length: int) -> None:
     allowed = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=DEVICE)
     allowed[1, ..., length // 2 :] = False
     seen = torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
-    found = few_words.attend_source(q, keys, values, seen).view(batch, count, -1)
+    found = word_attention.attend_source(q, keys, values, seen).view(batch, count, -1)
     for row in range(batch):
         mine = q.view(batch, count, heads, size)[row]
         assert_close(found[row], attended(mine, keys[row], values[row], allowed[row, 0].expand(count, -1)))
@@ -251,10 +252,10 @@ def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monk
 
 @kernels
 @torch.no_grad()
-@pytest.mark.parametrize("most", [few_words.QUERIES, 3], ids=["all by kernels", "not those judged"])
+@pytest.mark.parametrize("most", [word_attention.QUERIES, 3], ids=["all by kernels", "not those judged"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_drafts_have_the_logits_of_single_kernels(shared: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few_words, "QUERIES", most)
+    monkeypatch.setattr(word_attention, "QUERIES", most)
     model, source = a_model("plain"), source_on(DEVICE)
     draft = Plan((0, 1)) if shared else Plan((0, 3))
     words = torch.randint(4, 23, (3, 4), generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -291,7 +292,7 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     rows, words, longest = 40, 12, 20
     bos, eos, pad = 1, 7, PAD
     logits = random(rows, count, words) * 3
-    gains, chosen = few_words.pick(logits, (bos, pad))
+    gains, chosen = picking.pick(logits, (bos, pad))
     right = torch.rand(rows, count - 1, device=DEVICE) < 0.8
     drafted = torch.where(right, chosen[:, :-1], (chosen[:, :-1] + 1) % words)
     drafted = torch.cat([chosen[:, :1], drafted], dim=1)
@@ -305,7 +306,7 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     places = ours.lengths[:, None] + torch.arange(count, device=DEVICE)
     found = ours.tokens, ours.lengths, ours.limits, ours.last, ours.log_probabilities
     round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds, torch.zeros_like(limits))
-    few_words.settle(round, chosen, gains, eos)
+    picking.settle(round, chosen, gains, eos)
     judge(Judging(logits), theirs, drafted, [], places, bos, eos, pad)
     for name in ("lengths", "limits", "last", "running", "rounds"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -355,21 +356,21 @@ def launches() -> None:
     def one(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    many, table = few_words.QUERIES, one(4, 9, dtype=torch.long)
+    many, table = word_attention.QUERIES, one(4, 9, dtype=torch.long)
     products = (1, 8, 32), (1, 512, 1536), (64, 1024, 512), (16, 2048, 512), (64, 2048, 512), (16, 1024, 16000)
     for rows, width, columns in products:
         x, norm = one(rows, width), nn.LayerNorm(width).bfloat16()
         few_words.project(x, one(columns, width), one(columns), norm, F.gelu, one(rows, columns), one())
     few_words.embed(table, table, one(9, 512), one(9, 512), 2.0)
-    few_words.attend_said(one(2, many, 3, HEADS, SIZE), *one(2, 2, 99, HEADS, SIZE), table[:2, 0])
+    word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *one(2, 2, 99, HEADS, SIZE), table[:2, 0])
     hypotheses = one(2, 2, 99, many, HEADS, SIZE), one(2, many, 99, many)
-    few_words.attend_said(one(2, many, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
-    few_words.attend_source(one(2 * many, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
+    word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
+    word_attention.attend_source(one(2 * many, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
     gains = one(4, 9, dtype=torch.float32)
-    few_words.say(one(4, 1, 50000), (1, 0), Said(table, gains, table[:, :1], table[0, :1]))
-    few_words.pick_several(one(4, few_words.MOST_WORDS), 10, (1, 0))
+    picking.say(one(4, 1, 50000), (1, 0), Said(table, gains, table[:, :1], table[0, :1]))
+    picking.pick_several(one(4, picking.MOST_WORDS), 10, (1, 0))
     accounts = table, *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
-    few_words.settle(Round(table, table, *accounts), table, gains, 2)
+    picking.settle(Round(table, table, *accounts), table, gains, 2)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="compiles")
@@ -386,7 +387,7 @@ def test_kernels_fit_on_the_chip_and_only_products_read_before_they_wait(monkeyp
         assert found.metadata.shared <= 227 * 1024
         seen.add(kernel)
 
-    monkeypatch.setattr(few_words, "launch", launch)
+    monkeypatch.setattr(overlap, "launch", launch)
     launches()
     assert len(seen) == 7
 
@@ -398,8 +399,8 @@ def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest
     model, source = a_model("plain"), random_batch([(n % 13 + 1, 2) for n in range(30)]).source
     limits = torch.tensor([40 - n for n in range(30)])
     found = []
-    for overlap in (True, False, True):
-        monkeypatch.setattr(few_words, "OVERLAP", overlap)
+    for early in (True, False, True):
+        monkeypatch.setattr(overlap, "OVERLAP", early)
         searcher = Searcher(model, MARKS._replace(eos=22))
         found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
     assert all(each == found[0][0] for several in found for each in several)

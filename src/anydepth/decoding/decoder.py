@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from anydepth.config_class import config
+from anydepth.decoding import picking
 from anydepth.errors import UserError
-from anydepth.nn import few_words
+from anydepth.nn.packed_attention import available
 
 
 class Decoder(Protocol):
@@ -181,7 +182,7 @@ def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tens
 
 def has_kernels(logits: Tensor) -> bool:
     """Whether the best words are found by kernels of their own, which compare in single precision."""
-    return logits.is_cuda and logits.dtype != torch.float64 and few_words.available()
+    return logits.is_cuda and logits.dtype != torch.float64 and available()
 
 
 def forbidden(bos: int, eos: int, pad: int) -> tuple[int, int]:
@@ -192,15 +193,15 @@ def forbidden(bos: int, eos: int, pad: int) -> tuple[int, int]:
 def most_probable(logits: Tensor, bos: int, eos: int, pad: int) -> tuple[Tensor, Tensor]:
     """(…, V) logits to the log-probability of the best next word, and that word."""
     if has_kernels(logits):
-        return few_words.pick(logits.contiguous(), forbidden(bos, eos, pad))
+        return picking.pick(logits.contiguous(), forbidden(bos, eos, pad))
     gains, words = next_log_probabilities(logits.flatten(0, -2), bos, eos, pad).max(dim=-1)
     return gains.view(logits.shape[:-1]), words.view(logits.shape[:-1])
 
 
 def likeliest(logits: Tensor, count: int, bos: int, eos: int, pad: int) -> tuple[Tensor, Tensor | None]:
     """(R, V) logits to log-probabilities of next words, among them the `count` best, and these words; none for all."""
-    if has_kernels(logits) and count <= logits.shape[1] <= few_words.MOST_WORDS:
-        return few_words.pick_several(logits.contiguous(), count, forbidden(bos, eos, pad))
+    if has_kernels(logits) and count <= logits.shape[1] <= picking.MOST_WORDS:
+        return picking.pick_several(logits.contiguous(), count, forbidden(bos, eos, pad))
     return next_log_probabilities(logits, bos, eos, pad), None
 
 

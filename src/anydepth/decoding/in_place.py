@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from anydepth.decoding import picking
 from anydepth.decoding.beam import Goal, Hypotheses, advance, empty_beginnings, last_words, take
 from anydepth.decoding.beam import read as read_beam
 from anydepth.decoding.decoder import (
@@ -22,10 +23,9 @@ from anydepth.decoding.decoder import (
     most_probable,
     normalise,
 )
+from anydepth.decoding.picking import Round, Said
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
-from anydepth.nn import few_words
-from anydepth.nn.few_words import Round, Said
 
 
 class Search(Protocol):
@@ -112,7 +112,7 @@ class GreedySearch:
     def advance(self, used: int) -> None:
         logits = self.decoder.step(self.last, used)
         if has_kernels(logits):
-            few_words.say(logits, forbidden(*self.marks), Said(self.tokens, self.gains, self.last, self.decoder.at))
+            picking.say(logits, forbidden(*self.marks), Said(self.tokens, self.gains, self.last, self.decoder.at))
         else:
             gains, words = most_probable(logits, *self.marks)
             self.last.copy_(words)
@@ -259,12 +259,12 @@ class Speculation:
         for k in range(self.drafts + 1):
             states.append(decoder.read(words[:, k : k + 1], places[:, k : k + 1]))
             if k < self.drafts:
-                few_words.pick_into(words[:, k + 1], self.gains[:, k], decoder.exit(states[k]), never)
-        gains, chosen = few_words.pick(decoder.judge(words, states, places), never)
+                picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.exit(states[k]), never)
+        gains, chosen = picking.pick(decoder.judge(words, states, places), never)
         rows = self.rows
         found = rows.tokens, rows.lengths, rows.limits, rows.last, rows.log_probabilities
-        round = Round(words, places, *found, rows.running, rows.rounds, self.asked)
-        few_words.settle(round, chosen, gains, self.marks.eos)
+        played = Round(words, places, *found, rows.running, rows.rounds, self.asked)
+        picking.settle(played, chosen, gains, self.marks.eos)
 
     def over(self, answer: Tensor) -> bool:
         self.known = int(answer.max())

@@ -3,8 +3,8 @@
 Launched kernel by kernel, a decoder step at batch 1 takes the CPU five times as long to ask for as the GPU to compute.
 Recorded, it is one launch. A graph has fixed shapes, so that batches are padded to the next of a few, and looks at a
 fixed number of earlier words, so that there is one for up to 16, one for up to 32 and so on, or a single one where
-attention counts the words that there are (nn/few_words.py); and fixed places, so that a search copies its sources in
-and its words out. On a CPU the same code runs without being recorded, which is how it is tested.
+attention counts the words that there are (nn/word_attention.py); and fixed places, so that a search copies its sources
+in and its words out. On a CPU the same code runs without being recorded, which is how it is tested.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Decoder steps of a few words on a GPU by kernels of their own (nn/few_words.py).
+"""Decoder steps of a few words on a GPU by kernels of their own (nn/few_words.py, nn/word_attention.py).
 
 The same computation as `Layer` with a cache of fixed places, for the layers that most models have; what it cannot do,
 it leaves to them.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from anydepth.models import Translator
-from anydepth.nn import few_words
+from anydepth.nn import few_words, word_attention
 from anydepth.nn.cache import BeamSlot, FixedSlot
 from anydepth.nn.layers import Layer
 
@@ -27,7 +27,7 @@ def fits(model: Translator) -> bool:
 
 def takes(x: Tensor, gates: Tensor | None) -> bool:
     """Whether that holds of (B, q, D) words: not of a whole draft at once, nor where each sentence has its gates."""
-    return x.shape[1] <= few_words.QUERIES and (gates is None or gates.dim() == 1)
+    return x.shape[1] <= word_attention.QUERIES and (gates is None or gates.dim() == 1)
 
 
 def embed(model: Translator, tokens: Tensor, places: Tensor) -> Tensor:
@@ -57,10 +57,10 @@ def step(layer: Layer, x: Tensor, batch: int, gate: Tensor | None, slot: QuickSl
     assert slot.memory.pair is not None
     qkv = few_words.project(x, *weights(attention.qkv), entered(layer, layer.attention_norm))
     qkv = qkv.view(batch, -1, 3, attention.heads, x.shape[1] // attention.heads)
-    said = few_words.attend_said(qkv, *slot.rooms(qkv[:, :, 0]), *slot.cache.standing)
+    said = word_attention.attend_said(qkv, *slot.rooms(qkv[:, :, 0]), *slot.cache.standing)
     x = few_words.project(said, *weights(attention.out), residual=x, gate=gate)
     queries = few_words.project(x, *weights(cross.query), entered(layer, layer.cross_norm))
-    looked = few_words.attend_source(queries, *slot.memory.pair, sees)
+    looked = word_attention.attend_source(queries, *slot.memory.pair, sees)
     x = few_words.project(looked, *weights(cross.out), residual=x, gate=gate)
     inner = few_words.project(x, *weights(layer.grow), entered(layer, layer.ffn_norm), layer.activation)
     return few_words.project(inner, *weights(layer.shrink), residual=x, gate=gate)

@@ -1,0 +1,47 @@
+"""Kernels that begin while the one before them still runs (programmatic dependent launch, from Hopper on).
+
+Such a kernel lets the next one begin, reads what nobody writes, such as weights, and then waits for all that earlier
+kernels have written.
+"""
+
+# mypy: disallow-untyped-defs=False
+# (kernels are written in Triton's language, in which an annotation means something else)
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from anydepth.nn.packed_attention import available, jit, tl
+
+HOPPER = 9
+"""The compute capability for which tiles were chosen: others lack room for them, or Triton does not compile them."""
+OVERLAP = True
+"""Whether kernels begin before the last one has ended, where the GPU can."""
+
+
+def launch(kernel: Any, programs: int, *given: Any, **settings: int) -> None:
+    """Starts a kernel where its first tensor is: the current device may be another. Its last parameter tells whether it
+    begins before the last kernel has ended."""
+    early = OVERLAP and is_hopper(given[0].device)
+    with torch.cuda.device_of(given[0]):
+        kernel[(programs,)](*given, early, **settings, **({"launch_pdl": True} if early else {}))
+
+
+@cache
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and available() and torch.cuda.get_device_capability(device)[0] == HOPPER
+
+
+@jit
+def begin(OVERLAP: tl.constexpr):
+    """Lets the next kernel begin."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@jit
+def wait(OVERLAP: tl.constexpr):
+    """For all that earlier kernels have written."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
