@@ -4,10 +4,10 @@
     python benchmarks/budget.py RUN --beam 1
 
 Each sentence of the test set is translated alone: at every calibrated depth, and within each of several budgets, all in
-an order drawn anew for every sentence. A budget is feasible if the fastest depth is predicted to fit even the longest
-sentence. For each, the share of the sentences answered in time (the goal is 95 %), and BLEU and chrF beside those of
-the best single depth that answers as many in time. Calibrate with other sentences than those of the test set, so that
-nothing is known of them beforehand.
+an order drawn anew for every sentence. A budget is feasible if the fastest depth is predicted to fit 99 of 100
+sentences. For each, the share of the sentences answered in time (the goal is 95 %), and BLEU and chrF beside those of
+the best single depth that answers as many in time; p tells how likely their difference in BLEU is by chance (paired
+bootstrap). Calibrate with other sentences than those of the test set, so that nothing is known of them beforehand.
 
 A calibration is true for a machine that is as busy as it was then. Where other work comes and goes, `--processor-time`
 counts the seconds of this process alone (one thread, no GPU) and calibrates anew that way, with the sentences given:
@@ -29,10 +29,13 @@ import anydepth
 from anydepth.calibrating.measuring import calibrate
 from anydepth.calibrating.timed import timed
 from anydepth.choosing.budget import worthwhile_depths
-from anydepth.evaluation.metrics import Scores, score
+from anydepth.evaluation.metrics import Scorer, Statistics
+from anydepth.evaluation.significance import paired_bootstrap
 from anydepth.evaluation.texts import read_test_set, read_texts
 
 GOAL = 0.95
+FITTED = 0.99
+"""Sentences that a feasible budget is enough for."""
 
 
 class Way(NamedTuple):
@@ -87,9 +90,10 @@ def main() -> None:
 
 
 def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) -> list[float]:
-    """From what the fastest depth needs for the longest sentence to what the best one needs for it."""
-    options, longest = run.guide(beam).options, max(len(ids) for ids in run.sources(source, run.key))
-    times = {depth: options.calibration.predict(depth, longest) for depth in options.depths}
+    """From what the fastest depth needs for a very long sentence to what the best one needs for it."""
+    options, lengths = run.guide(beam).options, sorted(len(ids) for ids in run.sources(source, run.key))
+    long = lengths[int(FITTED * (len(lengths) - 1))]
+    times = {depth: options.calibration.predict(depth, long) for depth in options.depths}
     least, most = min(times.values()), times[options.depths[0]]
     found = [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
     return list(dict.fromkeys(found))  # the fastest depth may be the best one
@@ -98,9 +102,9 @@ def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) ->
 def ask(
     run: anydepth.Run, source: list[str], ways: list[Way], beam: int, clock: Callable[[], float]
 ) -> Iterator[dict[Way, Answers]]:
-    """Every sentence in every way; told after every hundred, and in the end."""
+    """Every sentence in every way; told after the first hundred, ten times as many and so on, and in the end."""
     answers = {way: Answers([], [], []) for way in ways}
-    draw, warm_up = random.Random(1), source[:3]
+    draw, warm_up, telling = random.Random(1), source[:3], 100
     for number, text in enumerate([*warm_up, *source], start=1 - len(warm_up)):
         for way in draw.sample(ways, len(ways)):
             asked = {"budget_ms": way.budget_ms, "beam": beam, "batch": 1}
@@ -109,37 +113,34 @@ def ask(
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)
                 answers[way].depths.append(best.depth)
-        if number == len(source) or (number > 0 and number % 100 == 0):
+        if number in (telling, len(source)):
+            telling *= 10 if number == telling else 1
             print(f"{number} of {len(source)} sentences", file=sys.stderr, flush=True)
             yield answers
 
 
 def rows_of(answers: dict[Way, Answers], budgets: list[float], reference: list[str]) -> list[dict[str, Any]]:
-    scores = {way: score(one.texts, reference[: len(one.texts)]) for way, one in answers.items()}
-    return [row(answers, scores, budget) for budget in budgets]
+    scorer = Scorer(reference[: len(next(iter(answers.values())).texts)])
+    counts = {way: scorer.statistics(one.texts) for way, one in answers.items()}
+    return [row(answers, counts, budget) for budget in budgets]
 
 
-def row(answers: dict[Way, Answers], scores: dict[Way, Scores], budget: float) -> dict[str, Any]:
+def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: float) -> dict[str, Any]:
     mine = Way(budget_ms=budget)
-    ours, in_time = answers[mine], {way: one.share(budget) for way, one in answers.items()}
+    in_time = {way: one.share(budget) for way, one in answers.items()}
     fixed = [way for way in answers if way.depth and in_time[way] >= GOAL]
-    best = max(fixed, key=lambda way: scores[way].bleu, default=None)
-    return {
-        "budget_ms": budget,
-        "sentences": len(ours.texts),
-        "in_time": in_time[mine],
-        "bleu": scores[mine].bleu,
-        "chrf": scores[mine].chrf,
-        "depths": len(set(ours.depths)),
-        "fixed": best.depth if best else None,
-        "fixed_in_time": in_time[best] if best else None,
-        "fixed_bleu": scores[best].bleu if best else None,
-        "fixed_chrf": scores[best].chrf if best else None,
-    }
+    best = max(fixed, key=lambda way: counts[way].scores()["bleu"], default=None)
+    found = {"budget_ms": budget, "sentences": len(answers[mine].texts), "in_time": in_time[mine]}
+    found |= counts[mine].scores() | {"depths": len(set(answers[mine].depths)), "fixed": best and best.depth}
+    if best is None:
+        return found
+    compared = paired_bootstrap({"fixed": counts[best], "budget": counts[mine]}).comparisons[1].estimates["bleu"]
+    scores = {f"fixed_{metric}": score for metric, score in counts[best].scores().items()}
+    return found | scores | {"fixed_in_time": in_time[best], "p": compared.p_value}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF")
+    print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF      p")
     for one in rows:
         ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
         ours += f"  {one['depths']:6d}"
@@ -147,7 +148,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             print(f"{ours}   none")
             continue
         fixed = f"{one['fixed']:>10}  {one['fixed_in_time']:7.1%}  {one['fixed_bleu']:5.2f}  {one['fixed_chrf']:5.2f}"
-        print(f"{ours}   {fixed}")
+        print(f"{ours}   {fixed}  {one['p']:5.2f}")
 
 
 if __name__ == "__main__":

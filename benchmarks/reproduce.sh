@@ -66,7 +66,7 @@ words() {
 choosing() {
     local tied=$out/choosing/tied test=data/europarl-de-en/test other=data/europarl-multi/train.en-de
     local dev=data/europarl-de-en/dev.de.gz sizes="1 4 16 64"
-    local depths=6-6,6-5,6-4,6-3,6-2,6-1,4-4,4-2,4-1,2-2,2-1,1-1
+    local depths=6-6,6-4,6-3,6-2,6-1,4-4,4-2,2-2,1-1
     chain tied-multi choosing choosing
     benchmark decoding decoding_speed "$tied" --source "$test.de.gz" --sections rival,step,depths \
         --sentences 256 --out "$out/decoding.json"
@@ -86,7 +86,7 @@ choosing() {
     anydepth selector-judged selector "$tied" --beam 1 --evaluate --sentences 500
     cp "$tied/selector/judgement.json" "$out/judgement.json" || echo judgement >> "$out/failed"
     anydepth calibrate calibrate "$tied" --beam 1 --depths $depths --quick --source "$dev"
-    benchmark budget budget "$tied" --sentences 200 --out "$out/budget.json"
+    benchmark budget budget "$tied" --sentences 3000 --out "$out/budget.json"
     benchmark compiled decoding_speed "$tied" --source "$test.de.gz" --sections compiled,precision --patience 60 \
         --sentences 256 --out "$out/compiled.json"
 }

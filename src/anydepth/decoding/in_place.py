@@ -36,12 +36,12 @@ class Search(Protocol):
     asked: Tensor
     """What the host reads after each step, to tell whether it is over."""
 
-    def open(self, source: Tensor) -> object:
-        """Reads (B, S) padded sources."""
+    def begin(self, limits: Tensor) -> None:
+        """What the host notes: (B,) words allowed, 0 where there is no sentence; there, as is `answer`."""
         ...
 
-    def begin(self, limits: Tensor) -> None:
-        """Sets everything back. (B,) words allowed, 0 where there is no sentence; on the host, as is `answer`."""
+    def open(self, source: Tensor, limits: Tensor) -> None:
+        """Sets everything back, and reads (B, S) padded sources; the limits again, where the sources are."""
         ...
 
     def reach(self, number: int) -> int:
@@ -56,7 +56,9 @@ class Search(Protocol):
         """Given what was asked after each step in turn."""
         ...
 
-    def read(self) -> list[list[Hypothesis]]: ...
+    def read(self) -> list[list[Hypothesis]]:
+        """What was found. A step that came after the last may still run: it changes nothing of that."""
+        ...
 
 
 class Beams(Protocol):
@@ -98,13 +100,13 @@ class GreedySearch:
         self.last = torch.zeros(rows, 1, dtype=torch.long, device=device)
         self.asked = self.last
 
-    def open(self, source: Tensor) -> object:
-        return self.decoder.open(source)
-
     def begin(self, limits: Tensor) -> None:
         self.limits, self.running, self.steps = limits, limits > 0, 0
+
+    def open(self, source: Tensor, limits: Tensor) -> None:
         self.last.fill_(self.marks.bos)
         self.decoder.forget()
+        self.decoder.open(source)
 
     def reach(self, number: int) -> int:
         return self.room if self.decoder.counts_words else number + 1
@@ -155,16 +157,16 @@ class BeamSearch:
         self.done = torch.zeros(sentences, dtype=torch.bool, device=device)
         self.asked = self.done
 
-    def open(self, source: Tensor) -> object:
-        return self.decoder.open(source)
-
     def begin(self, limits: Tensor) -> None:
         self.sentences = int((limits > 0).sum())
+
+    def open(self, source: Tensor, limits: Tensor) -> None:
         self.goal.max_lengths.copy_(limits.clamp(min=1))  # places without a sentence are done after one word
         self.become(*empty_beginnings(*self.shape))
         self.done.fill_(False)
         self.last.fill_(self.marks.bos)
         self.decoder.forget()
+        self.decoder.open(source)
 
     def become(self, growing: Hypotheses, ended: Hypotheses) -> None:
         for place, column in zip((*self.growing, *self.ended), (*growing, *ended)):
@@ -230,15 +232,14 @@ class Speculation:
         self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
         self.gains = torch.zeros(rows, drafts, device=device)  # of the drafts: nobody asks for them
 
-    def open(self, source: Tensor) -> object:
-        return self.decoder.open(source)
-
     def begin(self, limits: Tensor) -> None:
         self.sentences, self.known = int((limits > 0).sum()), 0
-        limits = limits.to(self.asked.device)
+
+    def open(self, source: Tensor, limits: Tensor) -> None:
         self.rows.become(Rows.new(limits, self.longest, self.drafts, self.marks.bos, self.marks.pad))
         self.words.fill_(self.marks.bos)
-        self.places.copy_(torch.arange(self.drafts + 1))
+        self.places.copy_(torch.arange(self.drafts + 1, device=self.places.device))
+        self.decoder.open(source)
 
     def reach(self, number: int) -> int:
         # what was answered last may be two rounds old
@@ -271,6 +272,5 @@ class Speculation:
         return self.known < 0
 
     def read(self) -> list[list[Hypothesis]]:
-        used = self.rows.take(torch.arange(self.sentences, device=self.asked.device))
-        found = read_rows(used, self.marks.eos, self.penalty)
+        found = read_rows(self.rows.take(slice(self.sentences)), self.marks.eos, self.penalty)
         return [[found[row]] for row in range(self.sentences)]

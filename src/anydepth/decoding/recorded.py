@@ -51,8 +51,10 @@ class RecordedSearch:
 
     def __init__(self, search: Search, shape: Shape, marks: Marks, recorder: Recorder | None) -> None:
         self.inner, self.shape, self.marks, self.recorder = search, shape, marks, recorder
-        device = search.asked.device
-        self.source = torch.zeros(shape.rows, shape.source, dtype=torch.long, device=device)
+        # sources and limits lie together, so that one copy brings both to the GPU
+        self.given = torch.zeros(shape.rows * (shape.source + 1), dtype=torch.long)
+        self.given = self.given.pin_memory() if recorder else self.given
+        self.taken = torch.zeros_like(self.given, device=search.asked.device)
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
         self.answers = [torch.empty_like(search.asked, device="cpu") for _ in range(2)]
@@ -62,29 +64,39 @@ class RecordedSearch:
 
     def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
         """(B, S) padded sources, at most of this shape, and (B,) words allowed, at least 1; on the host."""
-        padded = torch.full(self.source.shape, self.marks.pad)
+        padded, limits = self.parted(self.given)
+        padded.fill_(self.marks.pad)
         padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
         padded[: len(source), : source.shape[1]] = source
-        limits = torch.zeros(self.shape.rows, dtype=torch.long)
+        limits.zero_()
         limits[: len(source)] = max_lengths
-        self.source.copy_(padded)
+        self.taken.copy_(self.given, non_blocking=True)
         self.inner.begin(limits)
         self.open()
-        self.play(int(max_lengths.max()))
-        return self.inner.read()
+        last = self.play(int(max_lengths.max()))
+        if self.recorder is None:
+            return self.inner.read()
+        # on another stream, beside the step that was begun before the last one's answer came
+        self.recorder.stream.wait_event(self.answered[last % 2])
+        with torch.cuda.stream(self.recorder.stream):
+            return self.inner.read()
+
+    def parted(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S) sources and (B,) limits."""
+        return table[: -self.shape.rows].view(self.shape.rows, -1), table[-self.shape.rows :]
 
     def open(self) -> None:
         if self.opening is None:
-            self.opening = self.record(lambda: self.inner.open(self.source))
+            self.opening = self.record(lambda: self.inner.open(*self.parted(self.taken)))
         self.opening()  # also after recording, which leaves the results in other places, still to be computed
 
-    def play(self, steps: int) -> None:
-        """At most so many."""
+    def play(self, steps: int) -> int:
+        """At most so many. Gives the number, from 0, of the one after which it was over."""
         for number in range(steps):
             self.advance(self.looked_at(number))
             if self.recorder is None:
                 if self.inner.over(self.inner.asked):
-                    return
+                    return number
                 continue
             # the host asks how step n went while step n + 1 runs: the GPU never waits for it
             self.answers[number % 2].copy_(self.inner.asked, non_blocking=True)
@@ -92,7 +104,8 @@ class RecordedSearch:
             if number:
                 self.answered[1 - number % 2].synchronize()
                 if self.inner.over(self.answers[1 - number % 2]):
-                    return
+                    return number - 1
+        return steps - 1
 
     def looked_at(self, number: int) -> int:
         return min(self.inner.room, max(FEWEST, power_of_two(self.inner.reach(number))))

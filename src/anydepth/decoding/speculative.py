@@ -83,7 +83,7 @@ class Rows:
         for name in self.__dataclass_fields__:
             getattr(self, name).copy_(getattr(other, name))
 
-    def take(self, rows: Tensor) -> "Rows":
+    def take(self, rows: Tensor | slice) -> "Rows":
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
@@ -174,11 +174,11 @@ def judge(
 
 def read(rows: Rows, eos: int, length_penalty: float) -> dict[int, Hypothesis]:
     """To Python: what each sentence has."""
-    scores = normalise(rows.log_probabilities, rows.lengths, length_penalty)
-    columns = [
-        column.tolist() for column in (rows.sentences, rows.tokens, rows.lengths, scores, rows.log_probabilities)
-    ]
+    sentences, tokens, lengths, totals = (
+        column.cpu() for column in (rows.sentences, rows.tokens, rows.lengths, rows.log_probabilities)
+    )
+    columns = (sentences, tokens, lengths, normalise(totals, lengths, length_penalty), totals)
     return {
-        sentence: hypothesis(tokens[:length], eos, score, total)
-        for sentence, tokens, length, score, total in zip(*columns)
+        sentence: hypothesis(words[:length], eos, score, total)
+        for sentence, words, length, score, total in zip(*(column.tolist() for column in columns))
     }

@@ -35,7 +35,8 @@ class Prefix(Depth):
     def __init__(self, layers: int, config: PrefixConfig) -> None:
         super().__init__(layers)
         self.uniform = config.sample == "uniform"
-        self.exits = {*config.exits, layers} if config.exits else set(range(1, layers + 1))
+        exits = {*config.exits, layers} if config.exits else set(range(1, layers + 1))
+        self.known = {depth: plan for depth, plan in every_depth(layers).items() if depth in exits}
 
     def plans(self, key: str = "") -> dict[int, Plan]:
-        return {depth: plan for depth, plan in every_depth(self.layers).items() if depth in self.exits}
+        return self.known
