@@ -37,6 +37,7 @@ kernels = interpreted if INTERPRETED else on_gpu
 
 
 @without_gpu
+@pytest.mark.timeout(900)
 def test_kernels_in_the_interpreter() -> None:
     run_interpreted(__file__)
 
@@ -83,6 +84,10 @@ def test_embeddings() -> None:
     tokens, places = torch.tensor([[3, 5], [1, 8]], device=DEVICE), torch.tensor([[6, 49]], device=DEVICE)
     found = few_words.embed(tokens, places, words, positions, 4.5)
     assert torch.equal(found.view(2, 2, 20), words[tokens] * 4.5 + positions[places])
+    noted = torch.zeros(1, dtype=torch.long, device=DEVICE)
+    found = few_words.embed(tokens, places[:, 1:], words, positions, 4.5, noted)
+    assert torch.equal(found.view(2, 2, 20), words[tokens] * 4.5 + positions[49])
+    assert int(noted) == 49
 
 
 @kernels
@@ -104,12 +109,50 @@ def test_what_is_picked_is_noted_in_its_place() -> None:
     logits, at = random(3, 1, 23), torch.tensor([4], device=DEVICE)
     words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
     last = torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
-    picking.say(logits, (0, 1), Said(words, gains, last, at))
+    coming, told = torch.zeros_like(at), torch.zeros(2, 3, 1, dtype=torch.long, pin_memory=not INTERPRETED)
+    picking.say(logits, (0, 1), Said(words, gains, last, at, coming, told))
     gain, word = picking.pick(logits, (0, 1))
+    assert int(coming) == 5
+    assert torch.equal(told[0], word.cpu())
+    assert not told[1].any()
     assert torch.equal(words[:, 4:5], word)
     assert torch.equal(gains[:, 4:5], gain)
     assert torch.equal(last, word)
     assert int((words != 0).sum()) == int((gains != 0).sum()) == 3
+
+
+@kernels
+@pytest.mark.parametrize(("sentences", "words", "width", "size"), [(1, 1, 48, 23), (3, 5, 64, 200), (2, 2, 1040, 40)])
+@pytest.mark.parametrize("full", [True, False])
+def test_candidates_are_picked_as_from_logits(sentences: int, words: int, width: int, size: int, full: bool) -> None:
+    states, weight, bias = random(sentences, words, width), random(size, width) / 8, random(size)
+    norm = nn.LayerNorm(width, 1e-3).to(DEVICE, HALF).requires_grad_(False) if full else None
+    weight[size - 1] = weight[size - 2]  # as good as each other, so that the first is picked
+    bias[size - 2 :] = 60 if full else 0
+    logits = few_words.project(states.flatten(0, 1), weight, bias if full else None, norm).view(sentences, words, -1)
+    for forbidden in ((int(logits[0, 0].argmax()), 4), (-1, -1)):
+        found = picking.candidates(states, weight, bias if full else None, norm, forbidden)
+        gains, chosen = picking.pick(found, (-1, -1))
+        expected, best = picking.pick(logits, forbidden)
+        assert torch.equal(chosen, best)
+        assert_close(gains, expected)
+    assert not full or forbidden != (-1, -1) or (chosen == size - 2).all()
+
+
+@kernels
+def test_a_candidate_is_noted_as_a_word_of_logits() -> None:
+    states, weight, at = random(3, 1, 48), random(40, 48), torch.tensor([3], device=DEVICE)
+    logits = few_words.project(states[:, 0], weight, None)[:, None]
+    notes = []
+    for choices in (logits, picking.candidates(states, weight, None, None, (0, 1))):
+        words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
+        last, coming = torch.zeros(3, 1, dtype=torch.long, device=DEVICE), torch.zeros_like(at)
+        told = torch.zeros(2, 3, 1, dtype=torch.long, pin_memory=not INTERPRETED)
+        picking.say(choices, (0, 1), Said(words, gains, last, at, coming, told))
+        notes.append((words, last, coming, told.to(DEVICE), gains))
+    assert all(torch.equal(one, other) for one, other in zip(notes[0][:4], notes[1][:4]))
+    assert_close(notes[1][4], notes[0][4])
+    assert int((notes[1][0] != 0).sum()) == int((notes[1][3][1] != 0).sum()) == 3
 
 
 @kernels
@@ -125,12 +168,14 @@ def test_several_best_words() -> None:
 
 
 @kernels
-@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN slice")  # of the interpreter
 @pytest.mark.parametrize("forbidden", [(3, 8), (-1, -1)])
 def test_logits_that_are_not_numbers_are_gains_that_are_none(forbidden: tuple[int, int]) -> None:
     """The search then says what is wrong; until it does, its words have to be words."""
     logits = torch.full((2, 40), torch.nan, dtype=HALF, device=DEVICE)
-    for gains, words in (picking.pick(logits, forbidden), picking.pick_several(logits, 6, forbidden)):
+    found = picking.candidates(torch.full((1, 2, 16), torch.nan).to(logits), random(40, 16), None, None, forbidden)
+    picked = picking.pick(logits, forbidden), picking.pick_several(logits, 6, forbidden), picking.pick(found, forbidden)
+    for gains, words in picked:
         assert gains.isnan().all()
         assert ((words >= 0) & (words < 40)).all()
 
@@ -204,10 +249,12 @@ def a_model(name: str) -> Translator:
     torch.manual_seed(0)
     stack = StackConfig(layers=4, depth=depth)
     layer = LayerConfig(width=48, ffn=80, heads=3, dropout=0.0, **of_layers)
-    config = TranslatorConfig(layer=layer, encoder=stack, decoder=stack, **settings)
+    config = TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", **settings)
     model = Translator(config, 23, 23, PAD)
     for parameter in model.parameters():  # also those that start at 0 or 1
         nn.init.normal_(parameter, std=0.2)
+    if isinstance(model.norm, nn.LayerNorm):  # or it would say the same whatever it reads
+        nn.init.zeros_(model.norm.bias)
     return model.to(DEVICE, HALF).eval()
 
 
@@ -329,6 +376,33 @@ def test_searches_whose_accounts_are_kept_by_kernels(name: str, monkeypatch: pyt
     assert_replayed_searches_find_the_same(talkative_translator(PrefixConfig()).float().to(DEVICE), SEARCHES[name])
 
 
+@kernels
+@pytest.mark.parametrize("name", ["greedy", "speculation"])
+def test_searches_that_pick_from_candidates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say what those that pick from the same logits say."""
+    model, source = a_model("plain"), source_on("cpu")
+    monkeypatch.setattr(quick, "fits", lambda model: True)
+    monkeypatch.setattr(in_place, "has_kernels", lambda weight: True)
+    found, picked = [], picking.candidates
+    for by_candidates in (True, False):
+        monkeypatch.setattr(quick, "candidates", picked if by_candidates else logits_of)
+        limits = torch.tensor([9, 5, 7])
+        with torch.no_grad():
+            found.append(
+                Searcher(model, MARKS._replace(eos=22)).replay(source, limits, model.plan(), "", SEARCHES[name])
+            )
+    assert [one.tokens for (one,) in found[0]] == [one.tokens for (one,) in found[1]]
+    totals = ([one.log_probability for (one,) in each] for each in found)
+    assert next(totals) == pytest.approx(next(totals), rel=1e-3)
+    assert len({word for (one,) in found[0] for word in one.tokens}) > 3
+
+
+def logits_of(
+    states: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.Module | None, forbidden: tuple[int, int]
+) -> Tensor:
+    return few_words.project(states.flatten(0, 1), weight, bias, norm).view(*states.shape[:2], -1)
+
+
 def compiled_for_hopper(kernel: Any, given: tuple[Any, ...], settings: dict[str, int]) -> Any:
     """What a launch would compile, where there need not be such a GPU."""
     from triton.backends.compiler import GPUTarget
@@ -362,12 +436,19 @@ def launches() -> None:
         x, norm = one(rows, width), nn.LayerNorm(width).bfloat16()
         few_words.project(x, one(columns, width), one(columns), norm, F.gelu, one(rows, columns), one())
     few_words.embed(table, table, one(9, 512), one(9, 512), 2.0)
+    few_words.embed(table[:, :1], table[:1, :1], one(9, 512), one(9, 512), 2.0, table[0, :1])
     word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *one(2, 2, 99, HEADS, SIZE), table[:2, 0])
     hypotheses = one(2, 2, 99, many, HEADS, SIZE), one(2, many, 99, many)
     word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
     word_attention.attend_source(one(2 * many, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
     gains = one(4, 9, dtype=torch.float32)
-    picking.say(one(4, 1, 50000), (1, 0), Said(table, gains, table[:, :1], table[0, :1]))
+    said = Said(table, gains, table[:, :1], table[0, :1], table[1, :1], table[:2, :4, None])
+    picking.say(one(4, 1, 50000), (1, 0), said)
+    for size, width in ((16000, 512), (250000, 1024), (100, 2048)):
+        parts = picking.candidates(
+            one(4, 1, width), one(size, width), one(size), nn.LayerNorm(width).bfloat16(), (1, 0)
+        )
+        picking.say(parts, (1, 0), said)
     picking.pick_several(one(4, picking.MOST_WORDS), 10, (1, 0))
     accounts = table, *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
     picking.settle(Round(table, table, *accounts), table, gains, 2)
@@ -382,14 +463,14 @@ def test_kernels_fit_on_the_chip_and_only_products_read_before_they_wait(monkeyp
         found = compiled_for_hopper(kernel, (*given, True), settings)
         before, _ = found.asm["ptx"].split("griddepcontrol.wait")
         reads = "ld.global" in before or "cp.async" in before
-        assert reads <= (kernel is few_words.project_kernel), kernel
+        assert reads <= (kernel in (few_words.project_kernel, picking.candidates_kernel)), kernel
         assert "st.global" not in before
         assert found.metadata.shared <= 227 * 1024
         seen.add(kernel)
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 7
+    assert len(seen) == 9
 
 
 @on_gpu
@@ -404,6 +485,7 @@ def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest
         searcher = Searcher(model, MARKS._replace(eos=22))
         found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
     assert all(each == found[0][0] for several in found for each in several)
+    assert len({word for (one, *_) in found[0][0] for word in one.tokens}) > 3
     assert quick.fits(model)
     (made,) = searcher.recorded.made.values()
     assert (list(made.steps) == [made.inner.room]) == (SEARCHES[name].beam == 1)

@@ -23,7 +23,7 @@ from anydepth.decoding.decoder import (
     most_probable,
     normalise,
 )
-from anydepth.decoding.picking import Round, Said
+from anydepth.decoding.picking import Candidates, Round, Said
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
 
@@ -35,6 +35,8 @@ class Search(Protocol):
     """Places for words that its caches have."""
     asked: Tensor
     """What the host reads after each step, to tell whether it is over."""
+    told: Tensor | None
+    """Where steps write that themselves, in turns, if they do: (2, …) in the host's memory."""
 
     def begin(self, limits: Tensor) -> None:
         """What the host notes: (B,) words allowed, 0 where there is no sentence; there, as is `answer`."""
@@ -66,6 +68,8 @@ class Beams(Protocol):
 
     at: Tensor
     """(1,) where that stands."""
+    coming: Tensor
+    """(1,) where the next one will."""
     counts_words: bool
     """Whether a step looks at the words that there are, however many places it may look at."""
 
@@ -77,6 +81,10 @@ class Beams(Protocol):
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
         """(B, K) words → (B, K, V) logits of the next; no word stands at `used` or later."""
+        ...
+
+    def choices(self, tokens: Tensor, used: int, forbidden: tuple[int, int]) -> Tensor | Candidates:
+        """The same, as far as it takes to pick the best word, which is none of two."""
         ...
 
     def follow(self, parents: Tensor) -> None:
@@ -92,13 +100,17 @@ class GreedySearch:
     """Rows go on after their end; what they say then is not read. So there is nothing to keep account of but the words
     and what they gain: at batch 1, every kernel counts."""
 
-    def __init__(self, decoder: Beams, rows: int, words: int, marks: Marks, penalty: float) -> None:
+    def __init__(self, decoder: Beams, rows: int, words: int, marks: Marks, penalty: float, weight: Tensor) -> None:
+        """`weight`, any of the model's, tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.room = decoder, marks, penalty, words
-        device = decoder.at.device
+        device = weight.device
         self.tokens = torch.zeros(rows, words, dtype=torch.long, device=device)
         self.gains = torch.zeros(rows, words, device=device)
         self.last = torch.zeros(rows, 1, dtype=torch.long, device=device)
         self.asked = self.last
+        self.told: Tensor | None = None
+        if has_kernels(weight):
+            self.told = torch.zeros(2, rows, 1, dtype=torch.long, pin_memory=weight.is_cuda)
 
     def begin(self, limits: Tensor) -> None:
         self.limits, self.running, self.steps = limits, limits > 0, 0
@@ -112,15 +124,16 @@ class GreedySearch:
         return self.room if self.decoder.counts_words else number + 1
 
     def advance(self, used: int) -> None:
-        logits = self.decoder.step(self.last, used)
-        if has_kernels(logits):
-            picking.say(logits, forbidden(*self.marks), Said(self.tokens, self.gains, self.last, self.decoder.at))
-        else:
-            gains, words = most_probable(logits, *self.marks)
-            self.last.copy_(words)
-            self.tokens.index_copy_(1, self.decoder.at, words)
-            self.gains.index_copy_(1, self.decoder.at, gains)
-        self.decoder.go_on()
+        decoder, never = self.decoder, forbidden(*self.marks)
+        if self.told is not None:
+            choices = decoder.choices(self.last, used, never)
+            picking.say(choices, never, Said(self.tokens, self.gains, self.last, decoder.at, decoder.coming, self.told))
+            return
+        gains, words = most_probable(decoder.step(self.last, used), *self.marks)
+        self.last.copy_(words)
+        self.tokens.index_copy_(1, decoder.at, words)
+        self.gains.index_copy_(1, decoder.at, gains)
+        decoder.go_on()
 
     def over(self, answer: Tensor) -> bool:
         self.steps += 1
@@ -142,6 +155,8 @@ class GreedySearch:
 
 class BeamSearch:
     """As `beam_search`, with sentences that are done left in their places."""
+
+    told: Tensor | None = None
 
     def __init__(
         self, decoder: Beams, sentences: int, beam: int, words: int, marks: Marks, penalty: float, n_best: int
@@ -204,6 +219,14 @@ class Opener(Drafter, Protocol):
 
     def open(self, source: Tensor) -> object: ...
 
+    def above(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
+        """As `judge`, the states that logits are made of."""
+        ...
+
+    def choices(self, states: Tensor, forbidden: tuple[int, int]) -> Tensor | Candidates:
+        """(R, q, D) states, those or of the exit → as far as it takes to pick the best word, which is none of two."""
+        ...
+
     def reach(self, used: int) -> None:
         """No word of the next passes stands at `used` or later."""
         ...
@@ -211,6 +234,8 @@ class Opener(Drafter, Protocol):
 
 class Speculation:
     """Rounds of speculation (decoding/speculative.py). Rows stand at places of their own."""
+
+    told: Tensor | None = None
 
     def __init__(
         self,
@@ -260,8 +285,8 @@ class Speculation:
         for k in range(self.drafts + 1):
             states.append(decoder.read(words[:, k : k + 1], places[:, k : k + 1]))
             if k < self.drafts:
-                picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.exit(states[k]), never)
-        gains, chosen = picking.pick(decoder.judge(words, states, places), never)
+                picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.choices(states[k], never), never)
+        gains, chosen = picking.pick(decoder.choices(decoder.above(words, states, places), never), never)
         rows = self.rows
         found = rows.tokens, rows.lengths, rows.limits, rows.last, rows.log_probabilities
         played = Round(words, places, *found, rows.running, rows.rounds, self.asked)

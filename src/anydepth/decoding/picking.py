@@ -7,9 +7,10 @@ long as the model."""
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anydepth.nn import overlap
+from anydepth.nn.few_words import FEWEST, choose_tile, multiply
 from anydepth.nn.overlap import begin, wait
 from anydepth.nn.packed_attention import jit, tl, triton
 
@@ -19,49 +20,145 @@ MOST_WORDS = 1 << 15
 """Logits of which one program finds several best."""
 
 
-class Said(NamedTuple):
-    """Where greedy search notes what it says: in (R, T) words and gains at place `at`, (1,), and the last, (R, 1)."""
+class Candidates(NamedTuple):
+    """The best word of each of P parts of the vocabulary, (…, P): all that is needed of logits to pick the best."""
 
     words: Tensor
+    logits: Tensor
+    """Of these words."""
+    highest: Tensor
+    """Logit of the part, of words that are never picked as well."""
+    totals: Tensor
+    """The sum of exp(logit - highest) over the part."""
+
+
+class Said(NamedTuple):
+    """Where greedy search notes what it says."""
+
+    words: Tensor
+    """(R, T) all so far; this one at place `at`."""
     gains: Tensor
+    """(R, T) their log-probabilities."""
     last: Tensor
+    """(R, 1)"""
     at: Tensor
+    """(1,)"""
+    coming: Tensor
+    """(1,) the place after it. (Another one than `at`, which other rows may still read.)"""
+    told: Tensor
+    """(2, R, 1) the last word once more, in the host's memory, in turns: so the host need not ask for it."""
 
 
-def say(logits: Tensor, forbidden: tuple[int, int], said: Said) -> None:
-    """Notes what `pick` picks of (R, 1, V) logits."""
-    launch_pick(logits, forbidden, said.words, said.gains, said)
+def candidates(
+    states: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.Module | None, forbidden: tuple[int, int]
+) -> Candidates:
+    """Of the logits norm(states) weightᵀ + bias: (B, q, D) states of at most FEWEST words → (B, q, P)."""
+    x = states.flatten(0, 1)
+    (rows, width), size = x.shape, len(weight)
+    tile = choose_tile(FEWEST, size, width)
+    shape = (*states.shape[:2], triton.cdiv(size, tile.columns))
+    found = Candidates(x.new_empty(shape, dtype=torch.int32), *x.new_empty(3, *shape, dtype=torch.float32).unbind())
+    layer_norm = norm if isinstance(norm, nn.LayerNorm) else None
+    scale, shift, epsilon = (x, x, 0.0) if layer_norm is None else (layer_norm.weight, layer_norm.bias, layer_norm.eps)
+    overlap.launch(
+        candidates_kernel, shape[-1],
+        x, weight, x if bias is None else bias, scale, shift, *found, rows, size, x.stride(0), epsilon, *forbidden,
+        width, FEWEST, tile.columns, min(tile.inner, max(FEWEST, triton.next_power_of_2(width))),
+        layer_norm is not None, bias is not None, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return found
 
 
-def pick(logits: Tensor, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The log-probability of the most probable word of each row of (…, V) logits, and that word, the first of several.
-    Two words are never picked (-1 forbids none)."""
-    gains = logits.new_empty(logits.shape[:-1].numel(), dtype=torch.float32)
+@jit
+def candidates_kernel(
+    x, weight, bias, norm_scale, norm_shift, words, logits, highests, totals, rows, size, x_row, epsilon, one, other,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    begin(OVERLAP)
+    row, part = tl.arange(0, ROWS), tl.program_id(0)
+    word = part * COLUMNS + tl.arange(0, COLUMNS)
+    scores = multiply(
+        x, weight, norm_scale, norm_shift, x_row, row, rows, word, size, epsilon,
+        WIDTH, INNER, NORM, ROWS, COLUMNS, OVERLAP,
+    )  # fmt: skip
+    if BIAS:
+        scores += tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
+    scores = scores.to(x.dtype.element_ty).to(tl.float32)  # as logits are rounded
+    scores = tl.where((word < size)[None, :], scores, float("-inf"))
+    highest = tl.maximum(tl.max(scores, 1), -1e30)
+    total = tl.sum(tl.exp(scores - highest[:, None]), 1)
+    scores = tl.where(((word == one) | (word == other))[None, :], float("-inf"), scores)
+    best = tl.max(scores, 1)
+    # the last word where no score is a number: what reads it next looks it up
+    chosen = tl.min(tl.where(scores == best[:, None], word[None, :], size - 1), 1)
+    chosen = tl.minimum(chosen, size - 1)
+    at = row * tl.num_programs(0) + part
+    tl.store(words + at, chosen, mask=row < rows)
+    tl.store(logits + at, best, mask=row < rows)
+    tl.store(highests + at, highest, mask=row < rows)
+    tl.store(totals + at, total, mask=row < rows)
+
+
+def say(choices: Tensor | Candidates, forbidden: tuple[int, int], said: Said) -> None:
+    """Notes what `pick` picks for R rows, (R, 1, …)."""
+    launch_pick(choices, forbidden, said.words, said.gains, said)
+
+
+def pick(choices: Tensor | Candidates, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The log-probability of the most probable word of each row of (…, V) logits, or of (…, P) candidates, and that
+    word, the first of several. Two words are never picked (-1 forbids none; candidates come without them)."""
+    shape = (choices if isinstance(choices, Tensor) else choices.logits).shape[:-1]
+    gains = choices[0].new_empty(shape.numel(), dtype=torch.float32)
     words = torch.empty_like(gains, dtype=torch.long)
-    launch_pick(logits, forbidden, words, gains)
-    return gains.view(logits.shape[:-1]), words.view(logits.shape[:-1])
+    launch_pick(choices, forbidden, words, gains)
+    return gains.view(shape), words.view(shape)
 
 
-def pick_into(words: Tensor, gains: Tensor, logits: Tensor, forbidden: tuple[int, int]) -> None:
-    """What `pick` picks of (R, V) logits, into (R,) words and gains, which may be columns of tables."""
-    launch_pick(logits, forbidden, words, gains)
+def pick_into(words: Tensor, gains: Tensor, choices: Tensor | Candidates, forbidden: tuple[int, int]) -> None:
+    """What `pick` picks for R rows, into (R,) words and gains, which may be columns of tables."""
+    launch_pick(choices, forbidden, words, gains)
 
 
 def launch_pick(
-    logits: Tensor, forbidden: tuple[int, int], words: Tensor, gains: Tensor, said: Said | None = None
+    choices: Tensor | Candidates, forbidden: tuple[int, int], words: Tensor, gains: Tensor, said: Said | None = None
 ) -> None:
-    size = logits.shape[-1]
-    overlap.launch(
-        pick_kernel, logits.numel() // size,
-        logits, words, gains, words if said is None else said.last, words if said is None else said.at, size,
-        *forbidden, words.stride(0), gains.stride(0), min(WORDS, triton.next_power_of_2(size)), said is not None,
-        num_warps=8,
-    )  # fmt: skip
+    notes = (words, gains, *((words,) * 4 if said is None else said[2:]))
+    tables = len(words), words.stride(0), gains.stride(0)
+    if isinstance(choices, Tensor):
+        size = choices.shape[-1]
+        overlap.launch(
+            pick_kernel, choices.numel() // size, choices, *notes, *tables, size, *forbidden,
+            min(WORDS, triton.next_power_of_2(size)), said is not None, num_warps=8,
+        )  # fmt: skip
+    else:
+        parts = choices.logits.shape[-1]
+        overlap.launch(
+            pick_candidate_kernel, choices.logits.numel() // parts, *choices, *notes, *tables, parts,
+            triton.next_power_of_2(parts), said is not None, num_warps=1 if parts <= 512 else 8,
+        )  # fmt: skip
+
+
+@jit
+def note(
+    chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED: tl.constexpr
+):  # fmt: skip
+    words += row * word_row
+    gains += row * gain_row
+    if NOTED:
+        place = tl.load(at)
+        words += place
+        gains += place
+        tl.store(last + row, chosen)
+        tl.store(coming, place + 1)
+        tl.store(told + place % 2 * rows + row, chosen)
+    tl.store(words, chosen)
+    tl.store(gains, gain)
 
 
 @jit
 def pick_kernel(
-    logits, words, gains, last, at, size, one, other, word_row, gain_row,
+    logits, words, gains, last, at, coming, told, rows, word_row, gain_row, size, one, other,
     WORDS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     begin(OVERLAP)
@@ -82,14 +179,29 @@ def pick_kernel(
         place = tl.min(tl.where(scores == here, word, 0x7FFFFFFF), 0)
         chosen = tl.where(here > best, place, chosen)
         best = tl.maximum(best, here)
-    words += row * word_row
-    gains += row * gain_row
-    if NOTED:
-        words += tl.load(at)
-        gains += tl.load(at)
-        tl.store(last + row, chosen)
-    tl.store(words, chosen)
-    tl.store(gains, best - highest - tl.log(total))
+    gain = best - highest - tl.log(total)
+    note(chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED)
+
+
+@jit
+def pick_candidate_kernel(
+    candidates, logits, highests, totals, words, gains, last, at, coming, told, rows, word_row, gain_row, parts,
+    PARTS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    begin(OVERLAP)
+    wait(OVERLAP)
+    row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+    here, real = row * parts + part, part < parts
+    best = tl.load(logits + here, mask=real, other=float("-inf"))
+    candidate = tl.load(candidates + here, mask=real, other=0)
+    highest = tl.load(highests + here, mask=real, other=-1e30)
+    total = tl.load(totals + here, mask=real, other=0.0)
+    top = tl.max(highest, 0)
+    logit = tl.max(best, 0)
+    chosen = tl.max(tl.where(real, candidate, 0), 0)  # a word, also where no logit is a number
+    chosen = tl.min(tl.where((best == logit) & real, candidate, chosen), 0)
+    gain = logit - top - tl.log(tl.sum(total * tl.exp(highest - top), 0))
+    note(chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED)
 
 
 def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:

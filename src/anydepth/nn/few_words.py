@@ -62,21 +62,25 @@ def takes(width: int, heads: int, weight: Tensor) -> bool:
     return known and overlap.is_hopper(weight.device)
 
 
-def embed(tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float) -> Tensor:
-    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D)."""
+def embed(
+    tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float, noted: Tensor | None = None
+) -> Tensor:
+    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D). Where all
+    stand at one place, it may be noted, in (1,)."""
     places, width = places.expand_as(tokens), words.shape[1]
     out = words.new_empty(tokens.numel(), width)
     overlap.launch(
-        embed_kernel, len(out), tokens, places, words, positions, out, scale, tokens.shape[1], *tokens.stride(),
-        *places.stride(), width, triton.next_power_of_2(width), num_warps=4,
+        embed_kernel, len(out),
+        tokens, places, words, positions, out, places if noted is None else noted, scale, tokens.shape[1],
+        *tokens.stride(), *places.stride(), width, triton.next_power_of_2(width), noted is not None, num_warps=4,
     )  # fmt: skip
     return out
 
 
 @jit
 def embed_kernel(
-    tokens, places, words, positions, out, scale, count, token_row, token_column, place_row, place_column,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
+    tokens, places, words, positions, out, noted, scale, count, token_row, token_column, place_row, place_column,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     begin(OVERLAP)
     wait(OVERLAP)
@@ -89,6 +93,8 @@ def embed_kernel(
     word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
     position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
     tl.store(out + tl.program_id(0) * WIDTH + columns, word.to(tl.float32) + position, mask=real)
+    if NOTED:
+        tl.store(noted, place)
 
 
 def project(
@@ -216,6 +222,24 @@ def multiply_in_parts(
 
 
 @jit
+def multiply(
+    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """norm(x) weightᵀ of some columns, once earlier kernels are done."""
+    if INNER >= WIDTH:
+        return multiply_at_once(
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon, WIDTH, INNER, NORM, OVERLAP
+        )
+    wait(OVERLAP)
+    return multiply_in_parts(
+        x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+        WIDTH, INNER, NORM, ROWS, COLUMNS,
+    )  # fmt: skip
+
+
+@jit
 def project_kernel(
     x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, x_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
@@ -226,16 +250,10 @@ def project_kernel(
     kind = out.dtype.element_ty
     row = tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    if INNER >= WIDTH:
-        total = multiply_at_once(
-            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon, WIDTH, INNER, NORM, OVERLAP
-        )
-    else:
-        wait(OVERLAP)
-        total = multiply_in_parts(
-            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
-            WIDTH, INNER, NORM, ROWS, COLUMNS,
-        )  # fmt: skip
+    total = multiply(
+        x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+        WIDTH, INNER, NORM, ROWS, COLUMNS, OVERLAP,
+    )  # fmt: skip
     if BIAS:
         total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = total.to(kind)

@@ -1,7 +1,9 @@
 """A translator that grows the K hypotheses of every sentence in fixed places (decoding/in_place.py)."""
 
+import torch
 from torch import Tensor
 
+from anydepth.decoding.picking import Candidates
 from anydepth.models import Translator
 from anydepth.nn.cache import BeamCache, RoomFor, new_room
 from anydepth.plan import Plans
@@ -28,6 +30,7 @@ class TranslatorBeams:
         self.reader = Reader(model, key)
         self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device, room_for)
         self.part, self.at = Part(plans.decoder, self.cache), self.cache.at
+        self.coming = torch.zeros_like(self.at)
         self.counts_words = beam == 1 and quick.fits(model)
 
     def open(self, source: Tensor) -> None:
@@ -36,14 +39,22 @@ class TranslatorBeams:
 
     def forget(self) -> None:
         self.cache.forget()
+        self.coming.zero_()
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
+        return quick.logits(self.model, self.read(tokens, used))
+
+    def choices(self, tokens: Tensor, used: int, forbidden: tuple[int, int]) -> Tensor | Candidates:
+        return quick.choices(self.model, self.read(tokens, used), forbidden)
+
+    def read(self, tokens: Tensor, used: int) -> Tensor:
+        """(B, K) words → (B, K, D) states above the last layer."""
         self.cache.stand(used)
-        x = self.part.run(self.model, quick.embed(self.model, tokens, self.at[None]), self.reader.sees)
-        return quick.logits(self.model, x)
+        x = quick.embed(self.model, tokens, self.coming[None], noted=self.at)
+        return self.part.run(self.model, x, self.reader.sees)
 
     def follow(self, parents: Tensor) -> None:
         self.cache.follow(parents)
 
     def go_on(self) -> None:
-        self.at += 1
+        self.coming += 1

@@ -5,6 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from anydepth.decoding.picking import Candidates
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import FixedCache, RoomFor, new_room
@@ -62,8 +63,14 @@ class TranslatorDrafter:
         return quick.logits(self.model, states)[:, -1]
 
     def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
+        return quick.logits(self.model, self.above(tokens, states, positions))
+
+    def above(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
         x = torch.cat(states, dim=1) if self.shared else self.embed(tokens, positions)
-        return quick.logits(self.model, self.run(self.high, x, positions))
+        return self.run(self.high, x, positions)
+
+    def choices(self, states: Tensor, forbidden: tuple[int, int]) -> Tensor | Candidates:
+        return quick.choices(self.model, states, forbidden)
 
     def reorder(self, rows: Tensor) -> None:
         self.reader.reorder(rows)

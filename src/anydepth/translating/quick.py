@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from anydepth.decoding.picking import Candidates, candidates
 from anydepth.models import Translator
 from anydepth.nn import few_words, word_attention
 from anydepth.nn.cache import BeamSlot, FixedSlot
@@ -30,14 +31,17 @@ def takes(x: Tensor, gates: Tensor | None) -> bool:
     return x.shape[1] <= word_attention.QUERIES and (gates is None or gates.dim() == 1)
 
 
-def embed(model: Translator, tokens: Tensor, places: Tensor) -> Tensor:
-    """(B, q) words, and their places, which broadcast to them → (B, q, D)."""
+def embed(model: Translator, tokens: Tensor, places: Tensor, noted: Tensor | None = None) -> Tensor:
+    """(B, q) words, and their places, which broadcast to them → (B, q, D). One place for all may be noted, in (1,)."""
     target = model.target
     if not fits(model) or not isinstance(target.norm, nn.Identity):
+        if noted is not None:
+            noted.copy_(places.view(1))
         embedded: Tensor = target(tokens, places)
         return embedded
     positions = target.waves if target.learned is None else target.learned.weight
-    return few_words.embed(tokens, places, target.words.weight, positions, target.scale).view(*tokens.shape, -1)
+    found = few_words.embed(tokens, places, target.words.weight, positions, target.scale, noted)
+    return found.view(*tokens.shape, -1)
 
 
 def run(layers: Sequence[Layer], x: Tensor, gates: Tensor | None, slots: Sequence[QuickSlot], sees: Tensor) -> Tensor:
@@ -72,6 +76,13 @@ def logits(model: Translator, states: Tensor) -> Tensor:
         return model.logits(model.norm(states))
     found = few_words.project(states.flatten(0, 1), model.output.weight, model.output_bias, model.norm)
     return found.view(*states.shape[:2], -1)
+
+
+def choices(model: Translator, states: Tensor, forbidden: tuple[int, int]) -> Tensor | Candidates:
+    """What the best of the next words can be picked from: of few words a few candidates each, else the logits."""
+    if fits(model) and states.shape[:2].numel() <= few_words.FEWEST:
+        return candidates(states, model.output.weight, model.output_bias, model.norm, forbidden)
+    return logits(model, states)
 
 
 def weights(linear: nn.Linear) -> Weights:

@@ -115,13 +115,13 @@ class Searcher:
         draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
 
         def make(shape: Shape, room_for: RoomFor) -> Search:
-            rows, words = shape.rows, shape.words
+            rows, words, weight = shape.rows, shape.words, self.model.output.weight
             if drafts:
                 drafter = TranslatorDrafter(self.model, plans, draft, words + drafts + 1, key, room_for)
-                return Speculation(drafter, rows, words, marks, penalty, drafts, self.model.output.weight)
+                return Speculation(drafter, rows, words, marks, penalty, drafts, weight)
             beams = TranslatorBeams(self.model, plans, key, rows, decoding.beam, words, room_for)
             if decoding.beam == 1:
-                return GreedySearch(beams, rows, words, marks, penalty)
+                return GreedySearch(beams, rows, words, marks, penalty, weight)
             return BeamSearch(beams, rows, decoding.beam, words, marks, penalty, decoding.n_best)
 
         what = (plans, self.gating_key(plans, key), draft, drafts, decoding.beam, decoding.n_best, penalty)
