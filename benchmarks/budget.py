@@ -29,9 +29,11 @@ import anydepth
 from anydepth.calibrating.measuring import calibrate
 from anydepth.calibrating.timed import timed
 from anydepth.choosing.budget import worthwhile_depths
+from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer, Statistics
 from anydepth.evaluation.significance import paired_bootstrap
 from anydepth.evaluation.texts import read_test_set, read_texts
+from anydepth.run import Translation
 
 GOAL = 0.95
 FITTED = 0.99
@@ -107,8 +109,7 @@ def ask(
     draw, warm_up, telling = random.Random(1), source[:3], 100
     for number, text in enumerate([*warm_up, *source], start=1 - len(warm_up)):
         for way in draw.sample(ways, len(ways)):
-            asked = {"budget_ms": way.budget_ms, "beam": beam, "batch": 1}
-            [[best]], seconds = timed(run, partial(run.translations, [text], way.depth, **asked), clock)
+            [[best]], seconds = timed(run, partial(answer, run, text, way, beam), clock)
             if number > 0:
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)
@@ -117,6 +118,15 @@ def ask(
             telling *= 10 if number == telling else 1
             print(f"{number} of {len(source)} sentences", file=sys.stderr, flush=True)
             yield answers
+
+
+def answer(run: anydepth.Run, text: str, way: Way, beam: int) -> list[list[Translation]]:
+    """A sentence that no depth is predicted to be in time for is answered at the fastest."""
+    try:
+        return run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
+    except UserError:
+        options, tokens = run.guide(beam).options, len(run.sources([text], run.key)[0])
+        return run.translations([text], options.within(way.budget_ms or 0.0, tokens).depth, beam=beam, batch=1)
 
 
 def rows_of(answers: dict[Way, Answers], budgets: list[float], reference: list[str]) -> list[dict[str, Any]]:

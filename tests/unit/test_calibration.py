@@ -24,6 +24,7 @@ from anydepth.calibrating.calibration import (
     origin_of,
     read_calibrations,
 )
+from anydepth.calibrating.course import MOST
 from anydepth.calibrating.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
 from anydepth.calibrating.timed import timed
 from anydepth.errors import UserError
@@ -73,9 +74,9 @@ def test_a_machine_that_takes_a_line_is_found_out() -> None:
 def test_a_batch_of_each_setting_warms_up_and_lengths_are_interleaved() -> None:
     settings = [Setting("1-1", 1), Setting("6-6", 1)]
     machine = Machine(lambda tokens, setting: 1000.0 if len(machine.order) <= len(settings) else 1.0)
-    measured = measure(machine.seconds, TEXTS, settings, 3)
+    measured = measure(machine.seconds, TEXTS, settings, 5)
     assert {round(ms, 6) for groups in measured.values() for some in groups for _, ms in some} == {1.0}
-    assert len(machine.order) == len(settings) * (1 + 3 * LENGTHS)
+    assert len(machine.order) == len(settings) * (1 + 5 * LENGTHS)
     for start in range(0, len(machine.order), len(settings)):
         assert sorted(machine.order[start : start + len(settings)]) == settings
 
@@ -115,7 +116,17 @@ def test_what_is_known_well_is_not_measured_again() -> None:
     machine = Machine(lambda tokens, setting: (2 + 0.3 * tokens) * float(draw.lognormal(0, spread[setting.depth])))
     sure, unsure = measure(machine.seconds, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 12).values()
     assert [len(some) for some in sure] == [5] * LENGTHS
-    assert [len(some) for some in unsure] == [12] * LENGTHS
+    assert [len(some) >= 12 for some in unsure] == [True] * LENGTHS
+
+
+def test_what_is_quick_is_measured_until_it_is_known_well() -> None:
+    """Sentences whose translations happen to be short would promise too much."""
+    draw = np.random.default_rng(3)
+    machine = Machine(lambda tokens, setting: scale[setting.depth] * (1 + 0.03 * tokens) * draw.lognormal(0, 0.1))
+    scale = {"1-1": 1.0, "6-6": 30.0}
+    quick, slow = measure(machine.seconds, TEXTS, [Setting("1-1", 1), Setting("6-6", 1)], 5).values()
+    assert 100 < sum(map(len, quick)) <= 4 * MOST
+    assert [len(some) for some in slow] == [5] * LENGTHS
 
 
 def test_all_settings_see_the_same_sentences_of_a_round() -> None:

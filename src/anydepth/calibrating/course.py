@@ -16,10 +16,14 @@ OFTEN_MS = 100.0
 """What takes no longer is measured in every round; what does, in as many as take as long together …"""
 LEAST = 3
 """… but in so many at least."""
+QUICK_MS, MOST = 200.0, 40
+"""What is so quick that more measurements of a length than there are rounds take no longer together is measured so
+often, but not more often than this: 20 sentences may happen to have short translations."""
 ENOUGH = 20
 """Measurements of a setting that tell what 19 of 20 sentences take at most …"""
-KNOWN = 0.03
-"""… and that suffice if they are as much as this, the standard error, from the line in the tokens."""
+KNOWN, KNOWN_WELL = 0.03, 0.01
+"""… and that suffice if they are as much as this, the standard error, from the line in the tokens; the second where
+measuring is quick."""
 
 
 class Course:
@@ -50,8 +54,17 @@ class Course:
     def repetitions(self, setting: Setting, place: int) -> int:
         if not self.sparing:
             return self.rounds
-        often = math.ceil(self.rounds * OFTEN_MS / max(self.expected[setting][place], 1e-9))
-        return min(self.rounds, max(LEAST, often))
+        expected = max(self.expected[setting][place], 1e-9)
+        often = min(self.rounds, max(LEAST, math.ceil(self.rounds * OFTEN_MS / expected)))
+        return max(often, self.quickly(setting, place))
+
+    def quickly(self, setting: Setting, place: int) -> int:
+        """How often it is measured because that takes hardly any time."""
+        return min(MOST, int(QUICK_MS / max(self.expected[setting][place], 1e-9)))
+
+    @property
+    def most_rounds(self) -> int:
+        return max(self.rounds, MOST) if self.sparing else self.rounds
 
     def todo(self, number: int, place: int) -> list[Setting]:
         """What is measured at a length in a round, from 0: drafts where plain search is."""
@@ -76,7 +89,9 @@ class Course:
         self.raced = True
         for one in self.plain if self.sparing else ():
             found = np.log(fitted(one.depth, one.batch, self.measured[one]).ratios)
-            if len(found) >= ENOUGH and found.std() <= KNOWN * len(found) ** 0.5:
+            quick = all(self.quickly(one, place) >= self.rounds for place in range(len(self.tokens)))
+            error = found.std() / len(found) ** 0.5
+            if len(found) >= ENOUGH and error <= (KNOWN_WELL if quick else KNOWN):
                 self.finished.add(one)
         self.tell()
 

@@ -25,7 +25,8 @@ BATCHES = (1, 8, 32)
 DRAFT_WORDS = (2, 4, 6)
 LENGTHS = 4
 ROUNDS, QUICK_ROUNDS = 12, 5
-"""Measurements of a setting at each length, at most: with five there are 20, just enough for the slowest of 20."""
+"""Measurements of a setting at each length, at most, unless they are quick (`Course`): with five there are 20, just
+enough for the slowest of 20."""
 
 
 class Text(NamedTuple):
@@ -129,7 +130,7 @@ def measure(
 
     for setting in course.plain:
         course.expect(setting, milliseconds(setting, neighbours(groups[0], setting.batch, 0.5)))
-    for number in range(rounds):
+    for number in range(course.most_rounds):
         places = list(range(len(groups)))
         if number:  # in the first, short sentences come first: they tell enough about most drafts
             draw.shuffle(places)
