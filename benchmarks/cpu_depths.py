@@ -2,7 +2,8 @@
 the same weights, each in several number types, in turns on one machine. A section of benchmarks/decoding_speed.py.
 
 Times are seconds of this process, of which other programs on the machine take less away than of the wall clock; set
-OMP_NUM_THREADS=1, so that they are those of one thread on all sides.
+OMP_NUM_THREADS=1, so that they are those of one thread on all sides. With `--wall` they are those of the clock, for
+several threads on a machine that is idle.
 """
 
 import tempfile
@@ -24,15 +25,18 @@ Decode = Callable[[], Outputs]
 OURS = ("float32", "bfloat16", "float16", "int8")
 
 
-def table(run: Run, sentences: list[list[int]], depths: list[str], repetitions: int) -> list[dict[str, Any]]:
+def table(
+    run: Run, sentences: list[list[int]], depths: list[str], repetitions: int, wall: bool = False
+) -> list[dict[str, Any]]:
     """A row a depth: milliseconds a sentence of each, and how many sentences each says differently than our float32."""
+    clock = time.perf_counter if wall else time.process_time
     rows = []
     for depth in depths:
         with tempfile.TemporaryDirectory() as folder:
             works = {f"ours {name}": ours(run, sentences, depth, name) for name in OURS}
             works |= theirs(run, sentences, depth, Path(folder))
             found = {name: work() for name, work in works.items()}
-            times = medians(run.device, works, repetitions, time.process_time)
+            times = medians(run.device, works, repetitions, clock)
         exact = found["ours float32"]
         row = {
             "depth": depth,

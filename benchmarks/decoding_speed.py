@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--sections", default="step,depths,rival,precision,speculation,multiscale")
     parser.add_argument("--depths", help="of the section cpu: all, or 6-6,6-2; default: every decoder depth")
+    parser.add_argument("--wall", action="store_true", help="of the section cpu: seconds of the clock, not the process")
     parser.add_argument("--patience", type=int, default=120, help="seconds for the first pass of the rival")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -257,7 +258,7 @@ class Bench:
         """Greedy at batch 1 and every depth against Hugging Face and CTranslate2: benchmarks/cpu_depths.py."""
         chosen = self.args.depths
         depths = self.run.depths() if chosen == "all" else chosen.split(",") if chosen else self.depths_to_try()
-        return cpu_depths.table(self.run, self.some(self.args.alone), depths, self.args.repetitions)
+        return cpu_depths.table(self.run, self.some(self.args.alone), depths, self.args.repetitions, self.args.wall)
 
     def multiscale(self) -> dict[str, object]:
         """Very deep encoders: benchmarks/multiscale_speed.py, its decoding alone."""
