@@ -125,8 +125,10 @@ def answer(run: anydepth.Run, text: str, way: Way, beam: int) -> list[list[Trans
     try:
         return run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
     except UserError:
+        if way.budget_ms is None:
+            raise
         options, tokens = run.guide(beam).options, len(run.sources([text], run.key)[0])
-        return run.translations([text], options.within(way.budget_ms or 0.0, tokens).depth, beam=beam, batch=1)
+        return run.translations([text], options.within(way.budget_ms, tokens).depth, beam=beam, batch=1)
 
 
 def rows_of(answers: dict[Way, Answers], budgets: list[float], reference: list[str]) -> list[dict[str, Any]]:

@@ -1,9 +1,13 @@
 """Depths chosen for a budget, from a real depth grid and times that are given, not measured."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from random import Random
+from statistics import fmean
 
 import pytest
 from conftest import Cli
@@ -11,7 +15,8 @@ from synthetic_runs import write_run
 
 import anydepth
 from anydepth.calibrating.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
-from anydepth.choosing.budget import Options, worthwhile_depths
+from anydepth.choosing import schedule
+from anydepth.choosing.budget import LATE, PACE, Options, worthwhile_depths
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.records import read_records
@@ -103,6 +108,41 @@ def test_long_sentences_may_take_a_risk_where_short_ones_take_none() -> None:
         options = Options(cells(d11=20, d22=29), replace(calibration(spread), tokens=lengths))
         chosen[name] = [options.within(400, tokens).depth for tokens in (10, 100)]
     assert chosen == {"few": ["2-2", "2-2"], "many": ["2-2", "1-1"]}
+
+
+def test_a_machine_that_is_busier_than_calibrated_is_found_out() -> None:
+    """However busy, 19 of 20 are in time: by shallower depths, or by deeper ones where it is idler."""
+    depths = {"1-1": 1.0, "1-2": 1.5, "2-1": 2.0, "2-2": 3.0}
+    spread = [replace(one, ratios=[0.8 + 0.02 * k for k in range(21)]) for one in times(depths)]
+    known = replace(calibration(spread), tokens=list(range(10, 41)))
+    shares, deep = {}, {}
+    for slower, learns in ((0.8, True), (1.0, True), (1.2, True), (1.2, False)):
+        options, draw, in_time, chosen = Options(cells(d11=20, d12=22, d21=24, d22=29), known), Random(3), [], []
+        for _ in range(3000):
+            tokens = draw.randint(10, 40)
+            chosen.append(options.within(60, tokens).depth)
+            in_time.append(slower * depths[chosen[-1]] * tokens * draw.uniform(0.8, 1.2) <= 60)
+            if learns:
+                options.answered(60, in_time[-1])
+        shares[slower, learns], deep[slower, learns] = fmean(in_time[500:]), chosen.count("2-2")
+        assert options.within(60, 50).fits
+        assert not options.within(60, 76).fits
+    assert all(share >= 0.955 for (_, learns), share in shares.items() if learns), shares
+    assert max(shares[1.0, True], shares[1.2, True]) <= 0.98, shares
+    assert shares[1.2, False] < 0.9
+    assert deep[0.8, True] > deep[1.0, True] > deep[1.2, True]
+
+
+def test_a_run_learns_how_long_its_answers_take(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated(run)
+    budget = 1.2 * max(tokens_of(run, TEXTS))
+    for seconds, slower in ((60.0, True), (0.0, False)):
+        clock = count(step=seconds)
+        monkeypatch.setattr(schedule.time, "perf_counter", lambda clock=clock: next(clock))
+        run.guides.clear()
+        run.translations(TEXTS, beam=1, batch=1, budget_ms=budget)
+        mood = run.guide(1).options.moods[budget]
+        assert mood == pytest.approx(math.exp(5 * PACE * (slower - LATE)))
 
 
 def test_the_sentences_of_a_batch_share_its_time() -> None:

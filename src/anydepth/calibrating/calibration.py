@@ -100,7 +100,7 @@ class Calibration:
     made: str
     """The date."""
     rounds: int
-    """Measurements of a length at most."""
+    """Measurements of a length, at most, of what takes longer than a few milliseconds."""
     tokens: list[int]
     """How long sources are: of 20 sentences out of as many equal parts, shortest first."""
     timings: list[Timing]

@@ -17,8 +17,8 @@ OFTEN_MS = 100.0
 LEAST = 3
 """… but in so many at least."""
 QUICK_MS, MOST = 200.0, 40
-"""What is so quick that more measurements of a length than there are rounds take no longer together is measured so
-often, but not more often than this: 20 sentences may happen to have short translations."""
+"""What takes a few milliseconds is measured in more rounds than asked for, as many as fit into this time at the
+slowest length, but not in more than these: 20 sentences may happen to have short translations."""
 ENOUGH = 20
 """Measurements of a setting that tell what 19 of 20 sentences take at most …"""
 KNOWN, KNOWN_WELL = 0.03, 0.01
@@ -54,13 +54,12 @@ class Course:
     def repetitions(self, setting: Setting, place: int) -> int:
         if not self.sparing:
             return self.rounds
-        expected = max(self.expected[setting][place], 1e-9)
-        often = min(self.rounds, max(LEAST, math.ceil(self.rounds * OFTEN_MS / expected)))
-        return max(often, self.quickly(setting, place))
+        often = math.ceil(self.rounds * OFTEN_MS / max(self.expected[setting][place], 1e-9))
+        return max(min(self.rounds, max(LEAST, often)), self.quickly(setting))
 
-    def quickly(self, setting: Setting, place: int) -> int:
-        """How often it is measured because that takes hardly any time."""
-        return min(MOST, int(QUICK_MS / max(self.expected[setting][place], 1e-9)))
+    def quickly(self, setting: Setting) -> int:
+        """How often it is measured at each length because that takes hardly any time."""
+        return min(MOST, int(QUICK_MS / max(*self.expected[setting], 1e-9)))
 
     @property
     def most_rounds(self) -> int:
@@ -87,10 +86,9 @@ class Course:
     def settle(self) -> None:
         """After every round: what is known well enough is finished."""
         self.raced = True
-        for one in self.plain if self.sparing else ():
+        for one in (one for one in self.plain if self.sparing and one not in self.finished):
             found = np.log(fitted(one.depth, one.batch, self.measured[one]).ratios)
-            quick = all(self.quickly(one, place) >= self.rounds for place in range(len(self.tokens)))
-            error = found.std() / len(found) ** 0.5
+            error, quick = found.std() / len(found) ** 0.5, self.quickly(one) >= self.rounds
             if len(found) >= ENOUGH and error <= (KNOWN_WELL if quick else KNOWN):
                 self.finished.add(one)
         self.tell()

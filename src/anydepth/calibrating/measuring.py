@@ -141,6 +141,8 @@ def measure(
                 course.add(setting, place, max(one.tokens for one in some), milliseconds(setting, some))
             course.race()
         course.settle()
+        if not course.left():
+            break
     return course.measured
 
 

@@ -1,6 +1,8 @@
 """Texts into batches, each with the depth and the settings it is decoded with."""
 
+import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,43 +32,41 @@ class Share(NamedTuple):
     decoding: DecodingConfig
 
 
-def schedule(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide) -> list[Share]:
-    """Texts of so many tokens, at a fixed depth, at the one that `auto` finds for all, or each batch at the best
-    within the budget."""
+def schedule(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide) -> Iterator[Share]:
+    """Texts of so many tokens, at a fixed depth, at the one that `auto` finds for all, or each batch at the best within
+    the budget, chosen when its turn comes. Each is decoded before the next is asked for."""
+    depth = choice.depth
     if choice.budget_ms is not None:
-        chosen = within_budget(lengths, decoding, choice, guide)
+        check_budget(lengths, decoding, choice, guide, choice.budget_ms)
+    elif depth == AUTO:
+        depth = guide.options.automatic(decoding.batch).depth
     else:
-        depth = guide.options.automatic(decoding.batch).depth if choice.depth == AUTO else choice.depth
         guide.run.plan(depth, guide.key)  # complains about a wrong one, even if there is no text
-        chosen = [(places, depth) for places in batches(lengths, decoding.batch, SEARCH_TOKENS)]
-    if not (decoding.speculate and choice.drafts):
-        return [Share(places, depth, decoding) for places, depth in chosen]
-    return [Share(places, depth, with_drafts(decoding, depth, len(places), guide)) for places, depth in chosen]
+    for places in batches(lengths, decoding.batch, SEARCH_TOKENS):
+        began, recorded = time.perf_counter(), guide.run.recordings
+        if choice.budget_ms is not None:
+            depth = guide.options.within(choice.budget_ms, lengths[places[0]], len(places)).depth
+        drafts = decoding.speculate and choice.drafts
+        yield Share(places, depth, with_drafts(decoding, depth, len(places), guide) if drafts else decoding)
+        if choice.budget_ms is not None and guide.run.recordings == recorded:  # recorded, it will be faster
+            spent = 1000 * (time.perf_counter() - began)
+            guide.options.answered(choice.budget_ms, spent <= choice.budget_ms * len(places))
 
 
-def within_budget(
-    lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide
-) -> list[tuple[list[int], str | None]]:
-    """Batches and the best depths that are predicted to be done in time. Where even the fastest is not, it is taken and
-    said; where that is so for every batch, it is an error."""
-    budget_ms = choice.budget_ms or 0.0
+def check_budget(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide, budget_ms: float) -> None:
+    """Where not even the fastest depth is predicted to be done in time it is said; where that is so for every batch, it
+    is an error."""
     if choice.depth not in (None, AUTO):
         raise UserError(f"depth {choice.depth}: a budget chooses the depth; give one of the two")
     if budget_ms <= 0:
         raise UserError(f"budget_ms: expected above 0, not {budget_ms:g}")
     if decoding.sample:
         raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
-    found: list[tuple[list[int], str | None]] = []
-    late: list[tuple[int, int, Chosen]] = []
-    for places in batches(lengths, decoding.batch, SEARCH_TOKENS):
-        tokens = lengths[places[0]]  # the longest
-        chosen = guide.options.within(budget_ms, tokens, len(places))
-        found.append((places, chosen.depth))
-        if not chosen.fits:
-            late.append((len(places), tokens, chosen))
+    found = [(len(places), lengths[places[0]]) for places in batches(lengths, decoding.batch, SEARCH_TOKENS)]
+    chosen = [guide.options.within(budget_ms, longest, count) for count, longest in found]
+    late = [(*batch, one) for batch, one in zip(found, chosen) if not one.fits]
     if late:
         say_what_is_late(late, len(found), len(lengths), budget_ms)
-    return found
 
 
 def say_what_is_late(late: list[tuple[int, int, Chosen]], all_batches: int, texts: int, budget_ms: float) -> None:

@@ -39,7 +39,7 @@ class Search(Protocol):
     """Where steps write that themselves, in turns, if they do: (2, …) in the host's memory."""
 
     def begin(self, limits: Tensor) -> None:
-        """What the host notes: (B,) words allowed, 0 where there is no sentence; there, as is `answer`."""
+        """What the host notes: (B,) words allowed, 0 where there is no sentence. They lie there, as answers do."""
         ...
 
     def open(self, source: Tensor, limits: Tensor) -> None:
@@ -92,7 +92,7 @@ class Beams(Protocol):
         ...
 
     def go_on(self) -> None:
-        """To the next word."""
+        """To the next word, where no kernel that picks words does that (`picking.say`)."""
         ...
 
 

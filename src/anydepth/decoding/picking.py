@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST, choose_tile, multiply
+from anydepth.nn.few_words import FEWEST, choose_tile, multiply, parts_of
 from anydepth.nn.overlap import begin, wait
 from anydepth.nn.packed_attention import jit, tl, triton
 
@@ -56,15 +56,14 @@ def candidates(
     x = states.flatten(0, 1)
     (rows, width), size = x.shape, len(weight)
     tile = choose_tile(FEWEST, size, width)
+    scale, shift, epsilon, normed = parts_of(norm, x)
     shape = (*states.shape[:2], triton.cdiv(size, tile.columns))
     found = Candidates(x.new_empty(shape, dtype=torch.int32), *x.new_empty(3, *shape, dtype=torch.float32).unbind())
-    layer_norm = norm if isinstance(norm, nn.LayerNorm) else None
-    scale, shift, epsilon = (x, x, 0.0) if layer_norm is None else (layer_norm.weight, layer_norm.bias, layer_norm.eps)
     overlap.launch(
         candidates_kernel, shape[-1],
         x, weight, x if bias is None else bias, scale, shift, *found, rows, size, x.stride(0), epsilon, *forbidden,
-        width, FEWEST, tile.columns, min(tile.inner, max(FEWEST, triton.next_power_of_2(width))),
-        layer_norm is not None, bias is not None, num_warps=tile.warps, num_stages=tile.stages,
+        width, FEWEST, tile.columns, tile.inner_of(width), normed, bias is not None,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return found
 
@@ -92,7 +91,6 @@ def candidates_kernel(
     best = tl.max(scores, 1)
     # the last word where no score is a number: what reads it next looks it up
     chosen = tl.min(tl.where(scores == best[:, None], word[None, :], size - 1), 1)
-    chosen = tl.minimum(chosen, size - 1)
     at = row * tl.num_programs(0) + part
     tl.store(words + at, chosen, mask=row < rows)
     tl.store(logits + at, best, mask=row < rows)
@@ -108,8 +106,9 @@ def say(choices: Tensor | Candidates, forbidden: tuple[int, int], said: Said) ->
 def pick(choices: Tensor | Candidates, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The log-probability of the most probable word of each row of (…, V) logits, or of (…, P) candidates, and that
     word, the first of several. Two words are never picked (-1 forbids none; candidates come without them)."""
-    shape = (choices if isinstance(choices, Tensor) else choices.logits).shape[:-1]
-    gains = choices[0].new_empty(shape.numel(), dtype=torch.float32)
+    logits = choices if isinstance(choices, Tensor) else choices.logits
+    shape = logits.shape[:-1]
+    gains = logits.new_empty(shape.numel(), dtype=torch.float32)
     words = torch.empty_like(gains, dtype=torch.long)
     launch_pick(choices, forbidden, words, gains)
     return gains.view(shape), words.view(shape)
@@ -198,8 +197,8 @@ def pick_candidate_kernel(
     total = tl.load(totals + here, mask=real, other=0.0)
     top = tl.max(highest, 0)
     logit = tl.max(best, 0)
-    chosen = tl.max(tl.where(real, candidate, 0), 0)  # a word, also where no logit is a number
-    chosen = tl.min(tl.where((best == logit) & real, candidate, chosen), 0)
+    any_word = tl.max(candidate, 0)  # where no logit is a number: what reads it next looks it up
+    chosen = tl.min(tl.where((best == logit) & real, candidate, any_word), 0)
     gain = logit - top - tl.log(tl.sum(total * tl.exp(highest - top), 0))
     note(chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED)
 

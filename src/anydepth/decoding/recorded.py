@@ -52,14 +52,13 @@ class RecordedSearch:
     def __init__(self, search: Search, shape: Shape, marks: Marks, recorder: Recorder | None) -> None:
         self.inner, self.shape, self.marks, self.recorder = search, shape, marks, recorder
         # sources and limits lie together, so that one copy brings both to the GPU
-        self.given = torch.zeros(shape.rows * (shape.source + 1), dtype=torch.long)
-        self.given = self.given.pin_memory() if recorder else self.given
+        self.given = torch.zeros(shape.rows * (shape.source + 1), dtype=torch.long, pin_memory=recorder is not None)
         self.taken = torch.zeros_like(self.given, device=search.asked.device)
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
         if recorder:
-            told = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
-            self.answers = told if search.told is None else search.told
+            room = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
+            self.answers = room if search.told is None else search.told
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
 
     def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
@@ -73,12 +72,9 @@ class RecordedSearch:
         self.taken.copy_(self.given, non_blocking=True)
         self.inner.begin(limits)
         self.open()
-        last = self.play(int(max_lengths.max()))
-        if self.recorder is None:
-            return self.inner.read()
+        self.play(int(max_lengths.max()))
         # on another stream, beside the step that was begun before the last one's answer came
-        self.recorder.stream.wait_event(self.answered[last % 2])
-        with torch.cuda.stream(self.recorder.stream):
+        with torch.cuda.stream(self.recorder.stream if self.recorder else None):
             return self.inner.read()
 
     def parted(self, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,13 +86,13 @@ class RecordedSearch:
             self.opening = self.record(lambda: self.inner.open(*self.parted(self.taken)))
         self.opening()  # also after recording, which leaves the results in other places, still to be computed
 
-    def play(self, steps: int) -> int:
-        """At most so many. Gives the number, from 0, of the one after which it was over."""
+    def play(self, steps: int) -> None:
+        """At most so many, until the one after which it is over has ended; on a GPU the next may have begun by then."""
         for number in range(steps):
             self.advance(self.looked_at(number))
             if self.recorder is None:
                 if self.inner.over(self.inner.asked):
-                    return number
+                    return
                 continue
             # the host asks how step n went while step n + 1 runs: the GPU never waits for it
             if self.inner.told is None:
@@ -105,8 +101,9 @@ class RecordedSearch:
             if number:
                 self.answered[1 - number % 2].synchronize()
                 if self.inner.over(self.answers[1 - number % 2]):
-                    return number - 1
-        return steps - 1
+                    return
+        if self.recorder:
+            self.answered[(steps - 1) % 2].synchronize()
 
     def looked_at(self, number: int) -> int:
         return min(self.inner.room, max(FEWEST, power_of_two(self.inner.reach(number))))
@@ -126,7 +123,8 @@ class RecordedSearch:
 
 
 class RecordedSearches:
-    """By what is searched with and by shape, made at first sight. Their caches share memory."""
+    """By what is searched with and by shape, made at first sight. Their caches share memory: all searches are made on
+    one stream, by one thread at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
@@ -136,6 +134,8 @@ class RecordedSearches:
 
     def forget(self) -> None:
         """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""
+        if self.device.type == "cuda":  # the step after the last search's last may still write to it
+            torch.cuda.synchronize(self.device)
         self.made.clear()
         self.rooms = SharedRooms()
         if self.device.type == "cuda":

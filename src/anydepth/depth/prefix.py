@@ -36,6 +36,7 @@ class Prefix(Depth):
         super().__init__(layers)
         self.uniform = config.sample == "uniform"
         exits = {*config.exits, layers} if config.exits else set(range(1, layers + 1))
+        # once: every sentence that is decoded asks for its plan
         self.known = {depth: plan for depth, plan in every_depth(layers).items() if depth in exits}
 
     def plans(self, key: str = "") -> dict[int, Plan]:

@@ -44,6 +44,10 @@ class Tile(NamedTuple):
     warps: int
     stages: int
 
+    def inner_of(self, width: int) -> int:
+        """Of so many."""
+        return min(self.inner, max(FEWEST, triton.next_power_of_2(width)))
+
 
 @cache
 def choose_tile(rows: int, columns: int, inner: int) -> Tile:
@@ -112,20 +116,23 @@ def project(
     if rows > MOST or (rows > FEWEST and columns > MANY):
         return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
     out = x.new_empty(rows, columns)
-    norm = norm if isinstance(norm, nn.LayerNorm) else None
-    scale, shift, epsilon = (x, x, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+    scale, shift, epsilon, normed = parts_of(norm, x)
     padded = max(FEWEST, triton.next_power_of_2(rows))
     chosen = tile or choose_tile(padded, columns, width)
-    inner = min(chosen.inner, max(FEWEST, triton.next_power_of_2(width)))
     overlap.launch(
         project_kernel, triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
         x if gate is None else gate, out, rows, columns, x.stride(0), epsilon,
-        width, padded, chosen.columns, inner,
-        norm is not None, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
+        width, padded, chosen.columns, chosen.inner_of(width),
+        normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
     return out
+
+
+def parts_of(norm: nn.Module | None, x: Tensor) -> tuple[Tensor, Tensor, float, bool]:
+    """Scale, shift and epsilon of a norm, for a kernel, and whether it is one; others do nothing to the states `x`."""
+    return (norm.weight, norm.bias, norm.eps, True) if isinstance(norm, nn.LayerNorm) else (x, x, 0.0, False)
 
 
 def by_single_kernels(

@@ -173,7 +173,7 @@ class RememberingDrafter(TranslatorDrafter):
         return super().open(source, memory)
 
     def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
-        x = self.run(self.high, torch.cat(states, dim=1), positions)
+        x = self.above(tokens, states, positions)
         if not len(self.states):
             self.states = x.new_zeros(len(x), self.high.cache.room, x.shape[-1])
         self.states[torch.arange(len(x), device=x.device)[:, None], positions] = x
