@@ -76,6 +76,7 @@ def main() -> None:
         texts = read_texts(args.processor_time)
         made = calibrate(run, texts, depths, batches=[1], beam=args.beam, clock=clock)
         vars(run.guide(args.beam))["calibration"] = made  # instead of the one beside the run
+        run.guide(args.beam).options.clock = clock
     source, reference, _ = read_test_set(args.run, args.source, args.reference)
     source, reference = source[: args.sentences], reference[: args.sentences]
     budgets = args.budgets or feasible(run, source, args.beam)

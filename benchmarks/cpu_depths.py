@@ -3,7 +3,8 @@ the same weights, each in several number types, in turns on one machine. A secti
 
 Times are seconds of this process, of which other programs on the machine take less away than of the wall clock; set
 OMP_NUM_THREADS=1, so that they are those of one thread on all sides. With `--wall` they are those of the clock, for
-several threads on a machine that is idle.
+several threads on a machine that is idle. (Our decoder has one in any case; threads of the others, which wait busily
+for more to do, are in the way of who comes next.)
 """
 
 import tempfile

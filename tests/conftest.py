@@ -68,7 +68,9 @@ def tiny_translator(
 ) -> Translator:
     """A random model of a few thousand weights, without dropout."""
     norm = norm or ("none" if depth.type == "rezero" else "pre")
-    of_layers = {name: settings.pop(name) for name in ("activation", "norm_epsilon") if name in settings}
+    of_layers = {
+        name: settings.pop(name) for name in ("activation", "norm_epsilon", "attention_bias") if name in settings
+    }
     layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0, **of_layers)
     stack = StackConfig(layers=layers, depth=depth)
     model = Translator(

@@ -325,9 +325,9 @@ class Run:
         return self.searchers[precision]
 
     @property
-    def recordings(self) -> int:
-        """CUDA graphs that searches have made so far."""
-        return sum(searcher.recorded.recordings for searcher in self.searchers.values())
+    def preparations(self) -> int:
+        """What searches have made so far that the next need not: weights in their precision, CUDA graphs."""
+        return len(self.searchers) + sum(searcher.recorded.recordings for searcher in self.searchers.values())
 
     def forget_recordings(self) -> None:
         """Gives back the memory of searches that will not be made again."""

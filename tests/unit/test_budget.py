@@ -4,7 +4,8 @@ import json
 import math
 import shutil
 from dataclasses import replace
-from itertools import count
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -15,8 +16,8 @@ from synthetic_runs import write_run
 
 import anydepth
 from anydepth.calibrating.calibration import Calibration, Draft, Speculation, Timing, keep, origin_of
-from anydepth.choosing import schedule
-from anydepth.choosing.budget import LATE, PACE, Options, worthwhile_depths
+from anydepth.choosing.budget import LATE, MANY, PACE, Options, worthwhile_depths
+from anydepth.choosing.schedule import Choice, schedule
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import evaluate
 from anydepth.evaluation.records import read_records
@@ -123,26 +124,62 @@ def test_a_machine_that_is_busier_than_calibrated_is_found_out() -> None:
             chosen.append(options.within(60, tokens).depth)
             in_time.append(slower * depths[chosen[-1]] * tokens * draw.uniform(0.8, 1.2) <= 60)
             if learns:
-                options.answered(60, in_time[-1])
+                options.answered(60, 1, in_time[-1])
         shares[slower, learns], deep[slower, learns] = fmean(in_time[500:]), chosen.count("2-2")
-        assert options.within(60, 50).fits
-        assert not options.within(60, 76).fits
+        fresh = Options(options.cells, known)
+        assert all(options.within(60, tokens).fits == fresh.within(60, tokens).fits for tokens in range(20, 90))
     assert all(share >= 0.955 for (_, learns), share in shares.items() if learns), shares
     assert max(shares[1.0, True], shares[1.2, True]) <= 0.98, shares
     assert shares[1.2, False] < 0.9
     assert deep[0.8, True] > deep[1.0, True] > deep[1.2, True]
 
 
-def test_a_run_learns_how_long_its_answers_take(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_learns_how_long_its_answers_take(run: Run) -> None:
     calibrated(run)
     budget = 1.2 * max(tokens_of(run, TEXTS))
+    run.translations(TEXTS, "1-1", beam=1, batch=1)  # prepares its weights
     for seconds, slower in ((60.0, True), (0.0, False)):
-        clock = count(step=seconds)
-        monkeypatch.setattr(schedule.time, "perf_counter", lambda clock=clock: next(clock))
         run.guides.clear()
+        options = run.guide(1).options
+        options.clock = partial(next, count(step=seconds))
         run.translations(TEXTS, beam=1, batch=1, budget_ms=budget)
-        mood = run.guide(1).options.moods[budget]
-        assert mood == pytest.approx(math.exp(5 * PACE * (slower - LATE)))
+        assert options.moods[budget, 1] == pytest.approx(math.exp(5 * PACE * (slower - LATE)))
+
+
+def test_what_cannot_be_in_time_teaches_nothing(run: Run) -> None:
+    """Ten texts of 100 tokens are late at any depth, 90 of 10 in time; and their order says nothing of their length."""
+    calibrated(run)
+    run.guides.clear()
+    guide, decoding, now, order = run.guide(1), replace(run.config.decoding, beam=1, batch=1), [0.0], []
+    guide.options.clock = lambda: now[0]
+    lengths = [100] * 10 + [10] * 90
+    shares = schedule(lengths, decoding, Choice(None, 40, drafts=False), guide)
+    with pytest.warns(UserWarning, match="10 of 100 sentences do not fit"):
+        first = next(shares)
+    for share in chain([first], shares):
+        order.append(lengths[share.places[0]])
+        now[0] += order[-1] / 1000
+    assert guide.options.moods[40, 1] == pytest.approx(math.exp(-90 * PACE * LATE))
+    assert order not in (sorted(order), sorted(order, reverse=True))
+
+
+def test_the_first_answer_takes_longer_than_others_will(run: Run) -> None:
+    """It prepares the weights."""
+    calibrated(run)
+    run.guides.clear()
+    run.searchers.clear()
+    run.translations(TEXTS[:1], beam=1, batch=1, budget_ms=1000)
+    assert not run.guide(1).options.moods
+    run.translations(TEXTS[:1], beam=1, batch=1, budget_ms=1000)
+    assert run.guide(1).options.moods
+
+
+def test_budgets_that_are_never_asked_for_again_are_forgotten() -> None:
+    options = Options(cells(d11=20, d22=29), calibration(times(SPEEDS)))
+    for number in range(MANY + 1):
+        options.within(30 + number, 10)
+        options.answered(30 + number, 1, in_time=True)
+    assert len(options.levels) == len(options.moods) == 1
 
 
 def test_the_sentences_of_a_batch_share_its_time() -> None:

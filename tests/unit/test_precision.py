@@ -1,9 +1,12 @@
 """Weights in other number types and layouts, and one sentence alone on a CPU."""
 
+from typing import Any
+
 import pytest
 import torch
-from conftest import random_batch, talkative_translator
+from conftest import random_batch, talkative_translator, tiny_translator
 from searches import MARKS, SEARCHES
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 
 from anydepth.decoding.decoder import DecodingConfig, Precision
@@ -13,6 +16,7 @@ from anydepth.depth.full import FullConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
+from anydepth.depth.rezero import ReZeroConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
@@ -59,6 +63,60 @@ def test_a_sentence_alone_is_said_as_in_a_batch(depth: DepthConfig) -> None:
     assert len(said) > 5
 
 
+@pytest.mark.parametrize(
+    ("depth", "settings"),
+    [
+        (FullConfig(), {"norm": "post", "attention_bias": False}),
+        (FullConfig(), {"activation": "gelu", "norm_epsilon": 0.1}),
+        (FullConfig(), {"positions": "learned", "embedding_norm": True}),
+        (ReZeroConfig(), {}),
+    ],
+    ids=["post", "gelu", "learned", "rezero"],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_sentence_alone_has_the_logits_of_its_layers(
+    depth: DepthConfig, settings: dict[str, Any], dtype: torch.dtype
+) -> None:
+    model = tiny_translator(depth, **settings).to(dtype)
+    near = {torch.float64: 1e-10, torch.float32: 2e-4}[dtype]
+    for source in sentences():
+        with torch.no_grad():
+            begun = model.start(source, model.plan())
+            alone = DecoderAlone(begun, room=5)
+            for word in (MARKS.bos, 9, 5, 20, 9):
+                found, expected = alone.step(torch.tensor([word])), begun.step(torch.tensor([word]))
+                torch.testing.assert_close(found, expected, rtol=near, atol=near)
+
+
+def test_weights_that_are_not_numbers_are_told() -> None:
+    model = talkative_translator()
+    model.decoder.layers[0].shrink.weight.data[0, 0] = torch.inf
+    with torch.no_grad(), pytest.raises(UserError, match="logits are not numbers"):
+        Searcher(model, MARKS).grow(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES["greedy"], [0])
+
+
+def test_a_sentence_alone_is_said_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, step = [], DecoderAlone.step
+
+    def looked_at(decoder: DecoderAlone, tokens: torch.Tensor) -> torch.Tensor:
+        seen.append([one["num_threads"] for one in threadpool_info()])
+        return step(decoder, tokens)
+
+    monkeypatch.setattr(DecoderAlone, "step", looked_at)
+    model, source, limit = talkative_translator(), sentences()[-1], torch.tensor([3])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with threadpool_limits(2), torch.no_grad():
+            Searcher(model, MARKS).grow(source, limit, model.plan(), "", SEARCHES["greedy"], [0])
+            assert torch.get_num_threads() == 2
+            assert {one["num_threads"] for one in threadpool_info()} == {2}
+    finally:
+        torch.set_num_threads(before)
+    assert seen
+    assert {number for numbers in seen for number in numbers} == {1}
+
+
 def test_what_one_sentence_alone_cannot_do_is_left_to_the_layers() -> None:
     plain = talkative_translator()
     padded = random_batch([(3, 2), (5, 2)]).source
@@ -66,6 +124,8 @@ def test_what_one_sentence_alone_cannot_do_is_left_to_the_layers() -> None:
     with torch.no_grad():
         assert not DecoderAlone.fits(plain.start(padded, plain.plan()))
         assert not DecoderAlone.fits(contexts.start(padded[1:], contexts.plan()))
+        rounded = for_searching(plain.float(), "bfloat16")  # a number type that NumPy does not have
+        assert not DecoderAlone.fits(rounded.start(padded[1:], plain.plan()))
 
 
 @pytest.mark.parametrize("precision", ["float32", *PACKED])

@@ -112,12 +112,12 @@ def decode_one_by_one(run: Run, source: list[str], depth: str, beam: int, show: 
 
 
 def timed(run: Run, work: Callable[[], T], clock: Callable[[], float] = time.perf_counter) -> tuple[T, float]:
-    """What a decoding gives, and its seconds; those of the second time where the first has recorded graphs."""
+    """What a decoding gives, and its seconds; those of the second time where the first has prepared it."""
     while True:
         if run.device.type == "cuda":  # the last search may have left a step that nobody waits for
             torch.cuda.synchronize(run.device)
-        before, start = run.recordings, clock()
+        before, start = run.preparations, clock()
         found = work()
         seconds = clock() - start
-        if run.recordings <= before:  # fewer: it has forgotten some, for want of memory, and would do so again
+        if run.preparations <= before:  # fewer: it has forgotten some, for want of memory, and would do so again
             return found, seconds

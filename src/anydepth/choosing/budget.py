@@ -1,6 +1,7 @@
 """Which depth for how much time: quality from the depth grid (`anydepth evaluate`), time from the calibration."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ LATE, PACE = 0.035, 0.05
 """The share of late answers to end up with, and how much one of them changes what is taken to be a machine's mood."""
 MOODS = 0.8, 4.0
 """The best and the worst: how many times as long as calibrated it can be taken to need."""
+MANY = 1000
+"""Budgets whose moods are remembered."""
 
 
 class Chosen(NamedTuple):
@@ -55,27 +58,34 @@ class Options:
         self.metric = main_metric(self.cells[0])
         self.calibration, self.record = calibration, record
         self.levels: dict[tuple[float, int], float] = {}
-        self.moods: dict[float, float] = {}
-        """By budget: how many times as long as calibrated answers are taken to need, since some of them came late."""
+        self.moods: dict[tuple[float, int], float] = {}
+        """By budget and sentences of a batch: how many times as long as calibrated answers are taken to need, since
+        some of them came late."""
+        self.clock = time.perf_counter
+        """Of seconds, by which answers are late."""
         self.depths = [depth_name(cell) for cell in sorted(self.cells, key=lambda cell: -cell[self.metric])]
         """The best first."""
 
     def within(self, budget_ms: float, tokens: int, sentences: int = 1) -> Chosen:
         """The best depth that is likely enough to be in time; for a batch, whose sentences share its time, that is
         `budget_ms` for each of them."""
-        if (budget_ms, sentences) not in self.levels:
-            self.levels[budget_ms, sentences] = self.level(budget_ms, sentences)
-        level, mood = self.levels[budget_ms, sentences], self.moods.get(budget_ms, 1.0)
-        depth, fits = self.at_level(level, budget_ms / mood, tokens, sentences)
-        if not fits:  # moods pass: by the calibration alone it is told whether a budget can be kept
-            _, fits = self.at_level(level, budget_ms, tokens, sentences)
+        asked = budget_ms, sentences
+        if asked not in self.levels:
+            if len(self.levels) == MANY:  # a budget of its own for every call
+                self.levels.clear()
+                self.moods.clear()
+            self.levels[asked] = self.level(budget_ms, sentences)
+        # moods pass: by the calibration alone it is told whether a budget can be kept
+        depth, fits = self.at_level(self.levels[asked], budget_ms, tokens, sentences)
+        if asked in self.moods:
+            depth, _ = self.at_level(self.levels[asked], budget_ms / self.moods[asked], tokens, sentences)
         return Chosen(depth, self.calibration.predict(depth, tokens, sentences), fits)
 
-    def answered(self, budget_ms: float, in_time: bool) -> None:
-        """Learns from an answer, so that in the long run the wanted share is in time however far the calibration is
-        from how busy the machine is now (adaptive conformal inference, Gibbs and Candès 2021)."""
-        mood = self.moods.get(budget_ms, 1.0) * math.exp(PACE * ((not in_time) - LATE))
-        self.moods[budget_ms] = min(max(mood, MOODS[0]), MOODS[1])
+    def answered(self, budget_ms: float, sentences: int, in_time: bool) -> None:
+        """Learns from an answer that could be in time, so that in the long run the wanted share is, however far the
+        calibration is from how busy the machine is now (adaptive conformal inference, Gibbs and Candès 2021)."""
+        mood = self.moods.get((budget_ms, sentences), 1.0) * math.exp(PACE * ((not in_time) - LATE))
+        self.moods[budget_ms, sentences] = min(max(mood, MOODS[0]), MOODS[1])
 
     def at_level(self, level: float, budget_ms: float, tokens: float, sentences: int) -> tuple[str, bool]:
         """The best depth that is in time with this chance, or else the fastest; and which of the two it is."""

@@ -1,12 +1,12 @@
 """Texts into batches, each with the depth and the settings it is decoded with."""
 
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple
 
-from anydepth.choosing.budget import Chosen, Guide
+from anydepth.choosing.budget import Chosen, Guide, Options
 from anydepth.data.sources import batches
 from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
 from anydepth.errors import UserError
@@ -35,25 +35,49 @@ class Share(NamedTuple):
 def schedule(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide) -> Iterator[Share]:
     """Texts of so many tokens, at a fixed depth, at the one that `auto` finds for all, or each batch at the best within
     the budget, chosen when its turn comes. Each is decoded before the next is asked for."""
-    depth = choice.depth
+    some = list(batches(lengths, decoding.batch, SEARCH_TOKENS))
     if choice.budget_ms is not None:
-        check_budget(lengths, decoding, choice, guide, choice.budget_ms)
-    elif depth == AUTO:
+        yield from within_budget(some, lengths, decoding, choice, guide, choice.budget_ms)
+        return
+    depth = choice.depth
+    if depth == AUTO:
         depth = guide.options.automatic(decoding.batch).depth
     else:
         guide.run.plan(depth, guide.key)  # complains about a wrong one, even if there is no text
-    for places in batches(lengths, decoding.batch, SEARCH_TOKENS):
-        began, recorded = time.perf_counter(), guide.run.recordings
-        if choice.budget_ms is not None:
-            depth = guide.options.within(choice.budget_ms, lengths[places[0]], len(places)).depth
-        drafts = decoding.speculate and choice.drafts
-        yield Share(places, depth, with_drafts(decoding, depth, len(places), guide) if drafts else decoding)
-        if choice.budget_ms is not None and guide.run.recordings == recorded:  # recorded, it will be faster
-            spent = 1000 * (time.perf_counter() - began)
-            guide.options.answered(choice.budget_ms, spent <= choice.budget_ms * len(places))
+    for places in some:
+        yield share(places, depth, decoding, choice, guide)
 
 
-def check_budget(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide, budget_ms: float) -> None:
+def share(places: list[int], depth: str | None, decoding: DecodingConfig, choice: Choice, guide: Guide) -> Share:
+    if decoding.speculate and choice.drafts:
+        decoding = with_drafts(decoding, depth, len(places), guide)
+    return Share(places, depth, decoding)
+
+
+def within_budget(
+    some: list[list[int]], lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide, budget_ms: float
+) -> Iterator[Share]:
+    """Learns from each answer that could be in time, so that batches come in an order that says nothing of their
+    length: at first the longest, these would be taken for slow."""
+    options = guide.options
+    check_budget(some, lengths, decoding, choice, options, budget_ms)
+    for places in Random(1).sample(some, len(some)):
+        began, prepared = options.clock(), guide.run.preparations
+        chosen = options.within(budget_ms, lengths[places[0]], len(places))
+        yield share(places, chosen.depth, decoding, choice, guide)
+        if chosen.fits and guide.run.preparations == prepared:  # it took longer where it has prepared something
+            spent = 1000 * (options.clock() - began)
+            options.answered(budget_ms, len(places), spent <= budget_ms * len(places))
+
+
+def check_budget(
+    some: list[list[int]],
+    lengths: list[int],
+    decoding: DecodingConfig,
+    choice: Choice,
+    options: Options,
+    budget_ms: float,
+) -> None:
     """Where not even the fastest depth is predicted to be done in time it is said; where that is so for every batch, it
     is an error."""
     if choice.depth not in (None, AUTO):
@@ -62,8 +86,8 @@ def check_budget(lengths: list[int], decoding: DecodingConfig, choice: Choice, g
         raise UserError(f"budget_ms: expected above 0, not {budget_ms:g}")
     if decoding.sample:
         raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
-    found = [(len(places), lengths[places[0]]) for places in batches(lengths, decoding.batch, SEARCH_TOKENS)]
-    chosen = [guide.options.within(budget_ms, longest, count) for count, longest in found]
+    found = [(len(places), lengths[places[0]]) for places in some]
+    chosen = [options.within(budget_ms, longest, count) for count, longest in found]
     late = [(*batch, one) for batch, one in zip(found, chosen) if not one.fits]
     if late:
         say_what_is_late(late, len(found), len(lengths), budget_ms)

@@ -186,6 +186,10 @@ class CTranslate2Run(Run):
             )
         return made
 
+    @property
+    def preparations(self) -> int:
+        return len(self.engines)
+
     def engine(self, plans: Plans, key: str) -> Any:
         if (plans, key) not in self.engines:
             self.engines[plans, key] = translator(self.exported(plans, key))

@@ -1,17 +1,31 @@
-"""One sentence on a CPU, a word at a time, in as few operations as that takes.
+"""One sentence on a CPU, a word at a time, in NumPy.
 
-With the weights of a small model in the cache, or in int8, a word at batch 1 costs as much for what surrounds the
-products (views, masks, module calls) as for the products themselves. This is the same computation as `Layer` with a
-`Cache`, for the layers that most models have; what it cannot do, it leaves to them.
+A word at batch 1 multiplies one vector by every matrix of the decoder, and does little else. NumPy's library for that
+(OpenBLAS) reads matrices faster than PyTorch's (MKL), and what surrounds the products costs a fraction of PyTorch's
+calls (docs/results.md). This is the same computation as `Layer` with a `Cache`, for the layers that most models have;
+what it cannot do, it leaves to them.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+from torch import Tensor, nn
 
 from anydepth.models import TranslatorDecoder
 from anydepth.nn.bridge import Memory
 from anydepth.nn.layers import Layer
+from anydepth.planned import Planned
+
+Array = NDArray[Any]
+Function = Callable[[Array], Array]
+"""Of a vector."""
 
 
 class DecoderAlone:
@@ -19,10 +33,12 @@ class DecoderAlone:
 
     def __init__(self, begun: TranslatorDecoder, room: int) -> None:
         """`room` words at most."""
-        self.model, layers = begun.model, layers_of(begun)
+        model, layers = begun.model, layers_of(begun)
         gates = [None] * len(layers) if begun.gates is None else begun.gates
-        room = min(room, self.model.target.longest)
-        self.places = self.model.target.places(torch.arange(room))
+        self.target = model.target
+        room = min(room, self.target.longest)
+        self.places = array(self.target.places(torch.arange(room)))
+        self.entering, self.leaving, self.logits = norm_of(self.target.norm), norm_of(model.norm), head_of(model)
         self.steps = [LayerAlone(*given, room) for given in zip(layers, gates, begun.memories)]
         self.length = 0
 
@@ -31,18 +47,18 @@ class DecoderAlone:
         """Whether this computes the same."""
         plain = begun.model.decoder.mix is None and all(layer.context is None for layer in layers_of(begun))
         shared = begun.gates is None or begun.gates.dim() == 1
-        return begun.rows == 1 and begun.sees.keys is None and plain and shared
+        known = begun.model.output.weight.dtype != torch.bfloat16  # to NumPy
+        return begun.rows == 1 and begun.sees.keys is None and plain and shared and known
 
+    @np.errstate(invalid="ignore", over="ignore")  # damaged weights: the search tells (`hypothesis`)
     def step(self, tokens: Tensor) -> Tensor:
-        model, at = self.model, self.length
-        target = model.target
-        target.check_length(at + 1)
-        x = torch.add(self.places[at], F.embedding(tokens, target.words.weight), alpha=target.scale)
-        x = target.norm.forward(x)
+        self.target.check_length(self.length + 1)
+        word = array(self.target.words.weight[int(tokens)])
+        x = self.entering(word * self.target.scale + self.places[self.length])
         for layer in self.steps:
-            x = layer.step(x, at)
+            x = layer.step(x, self.length)
         self.length += 1
-        return model.logits(model.norm(x))
+        return torch.from_numpy(self.logits(self.leaving(x)))[None]
 
     def reorder(self, rows: Tensor) -> None:
         raise NotImplementedError("a sentence alone has nothing to change places with")
@@ -55,47 +71,120 @@ def layers_of(begun: TranslatorDecoder) -> list[Layer]:
 
 
 class LayerAlone:
-    """A decoder step with the keys and values that it attends to, (1, H, T, d) each. States are (1, D)."""
+    """A decoder step with the keys and values that it attends to, (H, T, d) each. States are (D,)."""
 
     def __init__(self, layer: Layer, gate: Tensor | None, memory: Memory, room: int) -> None:
         assert layer.cross is not None
         assert layer.cross_norm is not None
         assert memory.state is not None
-        self.layer, self.first, self.last = layer, layer.norm_first, layer.norm_last
-        self.gate = None if gate is None else gate.to(memory.state.dtype)
-        # `forward` and not the module: what a call does besides, which is nothing here, takes longer than a small norm
-        self.norms = [norm.forward for norm in (layer.attention_norm, layer.cross_norm, layer.ffn_norm)]
-        self.qkv, self.out = layer.attention.qkv.forward, layer.attention.out.forward
-        self.query, self.cross_out = layer.cross.query.forward, layer.cross.out.forward
-        self.grow, self.shrink = layer.grow.forward, layer.shrink.forward
+        self.first, self.last = layer.norm_first, layer.norm_last
+        self.gate = None if gate is None else array(gate)
+        self.norms = [norm_of(norm) for norm in (layer.attention_norm, layer.cross_norm, layer.ffn_norm)]
+        self.qkv, self.out = product_of(layer.attention.qkv), product_of(layer.attention.out)
+        self.query, self.cross_out = product_of(layer.cross.query), product_of(layer.cross.out)
+        self.grow, self.shrink = product_of(layer.grow), product_of(layer.shrink)
+        self.activation = rectified if layer.activation is F.relu else in_torch(layer.activation)
         self.keys, self.values = (
-            part.transpose(1, 2).contiguous() for part in layer.cross.keys_and_values(memory.state)
+            array(part[0].transpose(0, 1).contiguous()) for part in layer.cross.keys_and_values(memory.state)
         )
-        _, heads, _, size = self.keys.shape
-        self.one, self.three = (1, heads, 1, size), (3, 1, heads, 1, size)
-        self.said = memory.state.new_empty(2, 1, heads, room, size)
+        heads, _, size = self.keys.shape
+        self.said = np.empty((2, heads, room, size), self.keys.dtype)
 
-    def step(self, x: Tensor, at: int) -> Tensor:
+    def step(self, x: Array, at: int) -> Array:
         """One word, in place `at`."""
         x = self.leave(x, self.listen(self.enter(x, 0), at), 0)
-        x = self.leave(x, self.look(self.enter(x, 1)), 1)
-        return self.leave(x, self.shrink(self.layer.activation(self.grow(self.enter(x, 2)))), 2)
+        x = self.leave(x, self.cross_out(attend(self.query(self.enter(x, 1)), self.keys, self.values)), 1)
+        return self.leave(x, self.shrink(self.activation(self.grow(self.enter(x, 2)))), 2)
 
-    def enter(self, x: Tensor, branch: int) -> Tensor:
+    def enter(self, x: Array, branch: int) -> Array:
         return self.norms[branch](x) if self.first else x
 
-    def leave(self, x: Tensor, found: Tensor, branch: int) -> Tensor:
-        x = x + found if self.gate is None else torch.addcmul(x, found, self.gate)
+    def leave(self, x: Array, found: Array, branch: int) -> Array:
+        x = x + (found if self.gate is None else found * self.gate)
         return self.norms[branch](x) if self.last else x
 
-    def listen(self, x: Tensor, at: int) -> Tensor:
+    def listen(self, x: Array, at: int) -> Array:
         """To what was said."""
-        qkv = self.qkv(x).view(self.three)
-        self.said[:, :, :, at].copy_(qkv[1:, :, :, 0])
-        keys, values = self.said[:, :, :, : at + 1].unbind()
-        return self.out(F.scaled_dot_product_attention(qkv[0], keys, values).view(x.shape))
+        _, heads, _, size = self.said.shape
+        query, *coming = self.qkv(x).reshape(3, heads, size)
+        self.said[:, :, at] = coming
+        keys, values = self.said[:, :, : at + 1]
+        return self.out(attend(query, keys, values))
 
-    def look(self, x: Tensor) -> Tensor:
-        """At the source."""
-        query = self.query(x).view(self.one)
-        return self.cross_out(F.scaled_dot_product_attention(query, self.keys, self.values).view(x.shape))
+
+def attend(query: Array, keys: Array, values: Array) -> Array:
+    """softmax(q kᵀ / √d) v of one (D,) query and (H, T, d) keys and values → (D,)."""
+    heads, _, size = keys.shape
+    scores = keys @ query.reshape(heads, size, 1)
+    scores *= size**-0.5
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=1, keepdims=True)
+    return (scores.reshape(heads, 1, -1) @ values).reshape(-1)
+
+
+# ---- modules as functions of one vector
+
+
+def array(tensor: Tensor) -> Array:
+    """The same numbers in the same place."""
+    return tensor.detach().numpy()
+
+
+def head_of(model: Planned) -> Function:
+    if model.head is not None:
+        return product_of(model.head)
+    return product(model.output.weight, model.output_bias)
+
+
+def product_of(linear: nn.Module) -> Function:
+    return product(linear.weight, linear.bias) if isinstance(linear, nn.Linear) else in_torch(linear.forward)
+
+
+def product(weight: Tensor, bias: Tensor | None) -> Function:
+    matrix, shift = array(weight), 0 if bias is None else array(bias)
+
+    def multiply(x: Array) -> Array:
+        found: Array = matrix @ x
+        found += shift
+        return found
+
+    return multiply
+
+
+def norm_of(norm: nn.Module) -> Function:
+    if not isinstance(norm, nn.LayerNorm):
+        return lambda x: x
+    weight, bias, epsilon = array(norm.weight), array(norm.bias), norm.eps
+
+    def normalise(x: Array) -> Array:
+        x = x - np.add.reduce(x) / len(x)
+        x *= weight / np.sqrt(x @ x / len(x) + epsilon)
+        x += bias
+        return x
+
+    return normalise
+
+
+def rectified(x: Array) -> Array:
+    return np.maximum(x, 0, out=x)
+
+
+def in_torch(function: Callable[[Tensor], Tensor]) -> Function:
+    """What NumPy does not have: packed weights (translating/precision.py), GELU."""
+    return lambda x: array(function(torch.from_numpy(x)[None])[0])
+
+
+# ---- threads
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """While it lasts, products have one thread. More gain little, since a word waits for memory; and on a busy machine
+    each of 37 products a word would wait for threads that wait for a core (docs/results.md). (OpenBLAS counts threads
+    for the whole process: where several search at a time, NumPy may be left with one thread after them.)"""
+    return threads().limit(limits=1)
+
+
+@cache
+def threads() -> ThreadpoolController:
+    return ThreadpoolController()

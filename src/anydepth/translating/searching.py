@@ -17,7 +17,7 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import RoomFor
 from anydepth.plan import Plan, Plans
-from anydepth.translating.alone import DecoderAlone
+from anydepth.translating.alone import DecoderAlone, one_thread
 from anydepth.translating.beams import TranslatorBeams
 from anydepth.translating.confident import ConfidentDecoder
 from anydepth.translating.drafter import TranslatorDrafter
@@ -95,9 +95,10 @@ class Searcher:
             decoder = self.confident(source, plans, key, decoding)
             return decode(decoder, *self.marks, max_lengths, decoding, sentences)
         begun = self.model.start(source, plans, key)
-        alone = decoding.beam == 1 and decoding.plain and DecoderAlone.fits(begun)
-        chosen = DecoderAlone(begun, int(max_lengths)) if alone else begun
-        return decode(chosen, *self.marks, max_lengths, decoding, sentences)
+        if decoding.beam == 1 and decoding.plain and DecoderAlone.fits(begun):
+            with one_thread():
+                return decode(DecoderAlone(begun, int(max_lengths)), *self.marks, max_lengths, decoding, sentences)
+        return decode(begun, *self.marks, max_lengths, decoding, sentences)
 
     def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
         """Whether the search is replayed: where it is the same computation for every batch of a shape."""
