@@ -76,7 +76,7 @@ def main() -> None:
         texts = read_texts(args.processor_time)
         made = calibrate(run, texts, depths, batches=[1], beam=args.beam, clock=clock)
         vars(run.guide(args.beam))["calibration"] = made  # instead of the one beside the run
-        run.guide(args.beam).options.clock = clock
+        run.clock = clock
     source, reference, _ = read_test_set(args.run, args.source, args.reference)
     source, reference = source[: args.sentences], reference[: args.sentences]
     budgets = args.budgets or feasible(run, source, args.beam)
@@ -84,7 +84,7 @@ def main() -> None:
     ways += [Way(budget_ms=budget) for budget in budgets]
     rows: list[dict[str, Any]] = []
     for answers in ask(run, source, ways, args.beam, clock):
-        rows = rows_of(answers, budgets, reference)
+        rows = rows_of(answers, budgets, reference, run.config.tokenizer.lowercase)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")
     show(rows)
@@ -132,8 +132,10 @@ def answer(run: anydepth.Run, text: str, way: Way, beam: int) -> list[list[Trans
         return run.translations([text], options.within(way.budget_ms, tokens).depth, beam=beam, batch=1)
 
 
-def rows_of(answers: dict[Way, Answers], budgets: list[float], reference: list[str]) -> list[dict[str, Any]]:
-    scorer = Scorer(reference[: len(next(iter(answers.values())).texts)])
+def rows_of(
+    answers: dict[Way, Answers], budgets: list[float], reference: list[str], lowercase: bool
+) -> list[dict[str, Any]]:
+    scorer = Scorer(reference[: len(next(iter(answers.values())).texts)], lowercase)
     counts = {way: scorer.statistics(one.texts) for way, one in answers.items()}
     return [row(answers, counts, budget) for budget in budgets]
 

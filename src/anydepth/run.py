@@ -1,5 +1,6 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -116,6 +117,8 @@ class Run:
     """What searches."""
     record = True
     """Whether searches on a GPU may be replayed as CUDA graphs; not worth it for a model that is still in training."""
+    clock = staticmethod(time.perf_counter)
+    """Of seconds, by which answers are late for their budget."""
 
     def __init__(
         self,
@@ -276,7 +279,7 @@ class Run:
         An empty text has one empty output.
         """
         check_asked(texts, depth)
-        key, _ = key or self.key, self.translator
+        asked, key, _ = self.clock(), key or self.key, self.translator
         decoding = self.with_margin(changed(self.config.decoding, settings), settings, depth, budget_ms, key)
         choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
@@ -285,7 +288,7 @@ class Run:
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
         lengths = [len(sources[number]) for number in todo]
-        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key, decoding.precision)):
+        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key, decoding.precision), asked):
             plans, numbers = self.plan(share.depth, key), [todo[place] for place in share.places]
             found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
             for number, hypotheses in zip(numbers, found):

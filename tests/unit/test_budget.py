@@ -134,26 +134,34 @@ def test_a_machine_that_is_busier_than_calibrated_is_found_out() -> None:
     assert deep[0.8, True] > deep[1.0, True] > deep[1.2, True]
 
 
-def test_a_run_learns_how_long_its_answers_take(run: Run) -> None:
+def test_a_run_learns_how_long_its_answers_take(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrated(run)
     budget = 1.2 * max(tokens_of(run, TEXTS))
     run.translations(TEXTS, "1-1", beam=1, batch=1)  # prepares its weights
     for seconds, slower in ((60.0, True), (0.0, False)):
         run.guides.clear()
-        options = run.guide(1).options
-        options.clock = partial(next, count(step=seconds))
+        monkeypatch.setattr(run, "clock", partial(next, count(step=seconds)))
         run.translations(TEXTS, beam=1, batch=1, budget_ms=budget)
-        assert options.moods[budget, 1] == pytest.approx(math.exp(5 * PACE * (slower - LATE)))
+        assert run.guide(1).options.moods[budget, 1] == pytest.approx(math.exp(5 * PACE * (slower - LATE)))
 
 
-def test_what_cannot_be_in_time_teaches_nothing(run: Run) -> None:
+def test_an_answer_begins_when_it_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated(run)
+    run.translations(TEXTS[:1], "1-1", beam=1, batch=1)
+    run.guides.clear()
+    monkeypatch.setattr(run, "clock", iter([0.0, 1.0]).__next__)  # nobody looks at it in between
+    run.translations(TEXTS[:1], beam=1, batch=1, budget_ms=500)
+    assert run.guide(1).options.moods[500, 1] > 1
+
+
+def test_what_cannot_be_in_time_teaches_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten texts of 100 tokens are late at any depth, 90 of 10 in time; and their order says nothing of their length."""
     calibrated(run)
     run.guides.clear()
     guide, decoding, now, order = run.guide(1), replace(run.config.decoding, beam=1, batch=1), [0.0], []
-    guide.options.clock = lambda: now[0]
+    monkeypatch.setattr(run, "clock", lambda: now[0])
     lengths = [100] * 10 + [10] * 90
-    shares = schedule(lengths, decoding, Choice(None, 40, drafts=False), guide)
+    shares = schedule(lengths, decoding, Choice(None, 40, drafts=False), guide, asked=0.0)
     with pytest.warns(UserWarning, match="10 of 100 sentences do not fit"):
         first = next(shares)
     for share in chain([first], shares):

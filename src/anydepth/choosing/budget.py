@@ -1,7 +1,6 @@
 """Which depth for how much time: quality from the depth grid (`anydepth evaluate`), time from the calibration."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,8 +60,6 @@ class Options:
         self.moods: dict[tuple[float, int], float] = {}
         """By budget and sentences of a batch: how many times as long as calibrated answers are taken to need, since
         some of them came late."""
-        self.clock = time.perf_counter
-        """Of seconds, by which answers are late."""
         self.depths = [depth_name(cell) for cell in sorted(self.cells, key=lambda cell: -cell[self.metric])]
         """The best first."""
 

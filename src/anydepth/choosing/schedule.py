@@ -32,12 +32,15 @@ class Share(NamedTuple):
     decoding: DecodingConfig
 
 
-def schedule(lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide) -> Iterator[Share]:
+def schedule(
+    lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide, asked: float
+) -> Iterator[Share]:
     """Texts of so many tokens, at a fixed depth, at the one that `auto` finds for all, or each batch at the best within
-    the budget, chosen when its turn comes. Each is decoded before the next is asked for."""
+    the budget, chosen when its turn comes. Each is decoded before the next is asked for. `asked` is when they were, by
+    the run's clock."""
     some = list(batches(lengths, decoding.batch, SEARCH_TOKENS))
     if choice.budget_ms is not None:
-        yield from within_budget(some, lengths, decoding, choice, guide, choice.budget_ms)
+        yield from within_budget(some, lengths, decoding, choice, guide, choice.budget_ms, asked)
         return
     depth = choice.depth
     if depth == AUTO:
@@ -55,18 +58,24 @@ def share(places: list[int], depth: str | None, decoding: DecodingConfig, choice
 
 
 def within_budget(
-    some: list[list[int]], lengths: list[int], decoding: DecodingConfig, choice: Choice, guide: Guide, budget_ms: float
+    some: list[list[int]],
+    lengths: list[int],
+    decoding: DecodingConfig,
+    choice: Choice,
+    guide: Guide,
+    budget_ms: float,
+    asked: float,
 ) -> Iterator[Share]:
     """Learns from each answer that could be in time, so that batches come in an order that says nothing of their
     length: at first the longest, these would be taken for slow."""
-    options = guide.options
+    run, options = guide.run, guide.options
     check_budget(some, lengths, decoding, choice, options, budget_ms)
     for places in Random(1).sample(some, len(some)):
-        began, prepared = options.clock(), guide.run.preparations
+        began, prepared = run.clock() if len(some) > 1 else asked, run.preparations
         chosen = options.within(budget_ms, lengths[places[0]], len(places))
         yield share(places, chosen.depth, decoding, choice, guide)
-        if chosen.fits and guide.run.preparations == prepared:  # it took longer where it has prepared something
-            spent = 1000 * (options.clock() - began)
+        if chosen.fits and run.preparations == prepared:  # it took longer where it has prepared something
+            spent = 1000 * (run.clock() - began)
             options.answered(budget_ms, len(places), spent <= budget_ms * len(places))
 
 
