@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import anydepth
 from anydepth.calibrating.calibration import (
@@ -26,6 +28,7 @@ from anydepth.calibrating.calibration import (
 )
 from anydepth.calibrating.course import MOST
 from anydepth.calibrating.measuring import LENGTHS, Setting, Text, calibrate, compared, measure, neighbours
+from anydepth.calibrating.tables import print_calibration
 from anydepth.calibrating.timed import timed
 from anydepth.errors import UserError
 
@@ -163,6 +166,16 @@ def test_chances_are_shares_of_the_measurements() -> None:
     assert [known.predict("6-6", 5, 1, level) for level in (0.2, 0.5, 0.95)] == [5, 15, 20]
     two = calibration([one, replace(one, batch=8, ratios=[1.0])])
     assert [two.chance("6-6", 5, sentences, 12) for sentences in (1, 2, 3, 8, 32)] == [0.5, 0.5, 1, 1, 0]
+
+
+def test_times_of_many_batch_sizes_fit_a_terminal() -> None:
+    batches = [1, 2, 4, 8, 16, 32, 64]
+    known = calibration([timing("12-12", batch, base=100.25 * batch, slope=500) for batch in batches])
+    console = Console(width=80, record=True, file=StringIO())
+    print_calibration(console, known)
+    told = console.export_text()
+    assert "…" not in told
+    assert all(f"batch {batch}" in told and f"{100.25 + 4500 / batch:.2f}" in told for batch in batches)
 
 
 def test_a_queue_takes_as_long_as_its_batches() -> None:
