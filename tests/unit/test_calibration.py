@@ -175,7 +175,7 @@ def test_times_of_many_batch_sizes_fit_a_terminal() -> None:
     print_calibration(console, known)
     told = console.export_text()
     assert "…" not in told
-    assert all(f"batch {batch}" in told and f"{100.25 + 4500 / batch:.2f}" in told for batch in batches)
+    assert [number for number in ("4600", "2350", "1225", "663", "382", "241", "171") if told.count(number) != 2] == []
 
 
 def test_a_queue_takes_as_long_as_its_batches() -> None:

@@ -40,9 +40,14 @@ def table_of_times(found: Calibration, batches: list[int]) -> Table:
         row = []
         for batch in batches:
             one = timings[depth, batch]
-            row += [f"{one.typical(tokens) / batch:.2f}", f"{one.safe(tokens) / batch:.2f}", f"{100 * one.error:.0f} %"]
+            row += [short(one.typical(tokens) / batch), short(one.safe(tokens) / batch), f"{100 * one.error:.0f} %"]
         table.add_row(depth, *row)
     return table
+
+
+def short(ms: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{ms:.{2 if ms < 10 else 1 if ms < 100 else 0}f}"
 
 
 def print_confidence(console: Console, found: Confidence) -> None:
