@@ -66,10 +66,11 @@ def within_budget(
     budget_ms: float,
     asked: float,
 ) -> Iterator[Share]:
-    """Learns from each answer that could be in time, so that batches come in an order that says nothing of their
-    length: at first the longest, these would be taken for slow."""
+    """Learns from each answer that could be in time. Batches come in an order that says nothing of their length: after
+    answers to the longest alone, all would be taken to be slow."""
+    check_budget(decoding, choice, budget_ms)
     run, options = guide.run, guide.options
-    check_budget(some, lengths, decoding, choice, options, budget_ms)
+    say_what_is_late([(len(places), lengths[places[0]]) for places in some], options, budget_ms)
     for places in Random(1).sample(some, len(some)):
         began, prepared = run.clock() if len(some) > 1 else asked, run.preparations
         chosen = options.within(budget_ms, lengths[places[0]], len(places))
@@ -79,34 +80,26 @@ def within_budget(
             options.answered(budget_ms, len(places), spent <= budget_ms * len(places))
 
 
-def check_budget(
-    some: list[list[int]],
-    lengths: list[int],
-    decoding: DecodingConfig,
-    choice: Choice,
-    options: Options,
-    budget_ms: float,
-) -> None:
-    """Where not even the fastest depth is predicted to be done in time it is said; where that is so for every batch, it
-    is an error."""
+def check_budget(decoding: DecodingConfig, choice: Choice, budget_ms: float) -> None:
     if choice.depth not in (None, AUTO):
         raise UserError(f"depth {choice.depth}: a budget chooses the depth; give one of the two")
     if budget_ms <= 0:
         raise UserError(f"budget_ms: expected above 0, not {budget_ms:g}")
     if decoding.sample:
         raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
-    found = [(len(places), lengths[places[0]]) for places in some]
-    chosen = [options.within(budget_ms, longest, count) for count, longest in found]
-    late = [(*batch, one) for batch, one in zip(found, chosen) if not one.fits]
-    if late:
-        say_what_is_late(late, len(found), len(lengths), budget_ms)
 
 
-def say_what_is_late(late: list[tuple[int, int, Chosen]], all_batches: int, texts: int, budget_ms: float) -> None:
-    if len(late) == all_batches:
+def say_what_is_late(some: list[tuple[int, int]], options: Options, budget_ms: float) -> None:
+    """Batches of so many sentences, the longest of so many tokens, longest first: where not even the fastest depth is
+    predicted to be done in time it is said; where that is so for every batch, it is an error."""
+    chosen = [options.within(budget_ms, tokens, count) for count, tokens in some]
+    late = [(*batch, one) for batch, one in zip(some, chosen) if not one.fits]
+    if not late:
+        return
+    if len(late) == len(some):
         raise UserError(f"budget of {budget_ms:g} ms: no depth is fast enough; {fastest(*late[-1])}")
-    count = sum(count for count, _, _ in late)
-    message = f"{count} of {texts} sentences do not fit a budget of {budget_ms:g} ms: {fastest(*late[0])}"
+    late_texts, texts = (sum(count for count, *_ in those) for those in (late, some))
+    message = f"{late_texts} of {texts} sentences do not fit a budget of {budget_ms:g} ms: {fastest(*late[0])}"
     warnings.warn(message, stacklevel=2)
 
 
