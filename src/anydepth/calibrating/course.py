@@ -16,11 +16,12 @@ OFTEN_MS = 100.0
 """What takes no longer is measured in every round; what does, in as many as take as long together …"""
 LEAST = 3
 """… but in so many at least."""
-QUICK_MS, MOST = 1000.0, 40
+QUICK_MS, MOST = (1000.0, 200.0), 40
 """What takes milliseconds is measured in more rounds than asked for, as many as fit into this time at the slowest
-length, but not in more than these: few sentences may happen to have short translations."""
-ENOUGH = 40
-"""Measurements of a setting that tell what 19 of 20 sentences take at most …"""
+length, but not in more than these: few sentences may happen to have short translations. In batches, for which the
+second number is, that evens out."""
+ENOUGH = 40, 20
+"""Measurements of a setting, sentences alone or batches, that tell what 19 of 20 take at most …"""
 KNOWN, KNOWN_WELL = 0.03, 0.01
 """… and that suffice if they are as much as this, the standard error, from the line in the tokens; the second where
 measuring is quick."""
@@ -59,7 +60,7 @@ class Course:
 
     def quickly(self, setting: Setting) -> int:
         """How often it is measured at each length because that takes hardly any time."""
-        return min(MOST, int(QUICK_MS / max(*self.expected[setting], 1e-9)))
+        return min(MOST, int(QUICK_MS[setting.batch > 1] / max(*self.expected[setting], 1e-9)))
 
     @property
     def most_rounds(self) -> int:
@@ -89,7 +90,7 @@ class Course:
         for one in (one for one in self.plain if self.sparing and one not in self.finished):
             found = np.log(fitted(one.depth, one.batch, self.measured[one]).ratios)
             error, quick = found.std() / len(found) ** 0.5, self.quickly(one) >= self.rounds
-            if len(found) >= ENOUGH and error <= (KNOWN_WELL if quick else KNOWN):
+            if len(found) >= ENOUGH[one.batch > 1] and error <= (KNOWN_WELL if quick else KNOWN):
                 self.finished.add(one)
         self.tell()
 
