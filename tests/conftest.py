@@ -68,9 +68,8 @@ def tiny_translator(
 ) -> Translator:
     """A random model of a few thousand weights, without dropout."""
     norm = norm or ("none" if depth.type == "rezero" else "pre")
-    of_layers = {
-        name: settings.pop(name) for name in ("activation", "norm_epsilon", "attention_bias") if name in settings
-    }
+    names = settings.keys() & {"activation", "norm_epsilon", "attention_bias"}
+    of_layers = {name: settings.pop(name) for name in names}
     layer = LayerConfig(width=16, ffn=24, heads=2, norm=norm, dropout=0.0, **of_layers)
     stack = StackConfig(layers=layers, depth=depth)
     model = Translator(

@@ -179,9 +179,9 @@ def in_torch(function: Callable[[Tensor], Tensor]) -> Function:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """While it lasts, products have one thread. More gain little, since a word waits for memory; and on a busy machine
-    each of 37 products a word would wait for threads that wait for a core (docs/results.md). (OpenBLAS counts threads
-    for the whole process: where several search at a time, NumPy may be left with one thread after them.)"""
+    """While it lasts, products have one thread. On idle cores more would gain something; on a busy machine each of 37
+    products a word would wait for threads that wait for a core, which costs far more (docs/results.md). (OpenBLAS
+    counts threads for the whole process: where several search at a time, NumPy may be left with one after them.)"""
     return threads().limit(limits=1)
 
 
