@@ -14,7 +14,7 @@ from torch import Tensor, nn
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
 from anydepth.decoding import decoder, in_place, picking
-from anydepth.decoding.picking import Round, Said
+from anydepth.decoding.picking import Heard, Round, Said
 from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
@@ -53,7 +53,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 @kernels
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
-@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 2)], ids=["chosen", "small"])
+@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 2, 64)], ids=["chosen", "small"])
 @pytest.mark.parametrize(
     ("rows", "width", "columns"), [(1, 48, 40), (2, 8, 16), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
 )
@@ -104,26 +104,30 @@ def test_the_first_of_the_best_words_that_are_allowed_is_picked(monkeypatch: pyt
         assert (words[:, 1] == 7).all()
 
 
+def said_by(rows: int, at: Tensor) -> Said:
+    """Of six words at most."""
+    words, gains = (torch.zeros(6, rows, dtype=t, pin_memory=not INTERPRETED) for t in (torch.long, torch.float32))
+    return Said(words, gains, torch.zeros(rows, 1, dtype=torch.long, device=DEVICE), at, torch.zeros_like(at))
+
+
 @kernels
 def test_what_is_picked_is_noted_in_its_place() -> None:
     logits, at = random(3, 1, 23), torch.tensor([4], device=DEVICE)
-    words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
-    last = torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
-    coming, told = torch.zeros_like(at), torch.zeros(2, 3, 1, dtype=torch.long, pin_memory=not INTERPRETED)
-    picking.say(logits, (0, 1), Said(words, gains, last, at, coming, told))
+    said = said_by(3, at)
+    picking.say(logits, (0, 1), said)
     gain, word = picking.pick(logits, (0, 1))
-    assert int(coming) == 5
-    assert torch.equal(told[0], word.cpu())
-    assert not told[1].any()
-    assert torch.equal(words[:, 4:5], word)
-    assert torch.equal(gains[:, 4:5], gain)
-    assert torch.equal(last, word)
+    words, gains = said.words.to(DEVICE), said.gains.to(DEVICE)
+    assert int(said.coming) == 5
+    assert torch.equal(words[4], word[:, 0])
+    assert torch.equal(gains[4], gain[:, 0])
+    assert torch.equal(said.last, word)
     assert int((words != 0).sum()) == int((gains != 0).sum()) == 3
 
 
 @kernels
 @pytest.mark.parametrize(
-    ("sentences", "words", "width", "size"), [(1, 1, 48, 23), (1, 2, 32, 9), (3, 5, 64, 200), (2, 2, 1040, 40)]
+    ("sentences", "words", "width", "size"),
+    [(1, 1, 48, 23), (1, 2, 32, 9), (3, 5, 64, 200), (2, 2, 1040, 40), (20, 1, 32, 40)],
 )
 @pytest.mark.parametrize("full", [True, False])
 def test_candidates_are_picked_as_from_logits(sentences: int, words: int, width: int, size: int, full: bool) -> None:
@@ -149,14 +153,13 @@ def test_a_candidate_is_noted_as_a_word_of_logits() -> None:
     logits = few_words.project(states[:, 0], weight, None)[:, None]
     notes = []
     for choices in (logits, picking.candidates(states, weight, None, None, (0, 1))):
-        words, gains = torch.zeros(3, 6, dtype=torch.long, device=DEVICE), torch.zeros(3, 6, device=DEVICE)
-        last, coming = torch.zeros(3, 1, dtype=torch.long, device=DEVICE), torch.zeros_like(at)
-        told = torch.zeros(2, 3, 1, dtype=torch.long, pin_memory=not INTERPRETED)
-        picking.say(choices, (0, 1), Said(words, gains, last, at, coming, told))
-        notes.append((words, last, coming, told.to(DEVICE), gains))
-    assert all(torch.equal(one, other) for one, other in zip(notes[0][:4], notes[1][:4]))
-    assert_close(notes[1][4], notes[0][4])
-    assert int((notes[1][0] != 0).sum()) == int((notes[1][3][1] != 0).sum()) == 3
+        said = said_by(3, at)
+        picking.say(choices, (0, 1), said)
+        notes.append(Said(*(each.to(DEVICE) for each in said)))
+    one, other = notes
+    assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("words", "last", "coming"))
+    assert_close(other.gains, one.gains)
+    assert int((other.words != 0).sum()) == int((other.words[3] != 0).sum()) == 3
 
 
 @kernels
@@ -355,9 +358,12 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
         each.running[5:9] = False
         each.log_probabilities.fill_(-1.5)
     places = ours.lengths[:, None] + torch.arange(count, device=DEVICE)
-    found = ours.tokens, ours.lengths, ours.limits, ours.last, ours.log_probabilities
-    round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds, torch.zeros_like(limits))
-    picking.settle(round, chosen, gains, eos)
+    found = ours.lengths, ours.limits, ours.last, ours.log_probabilities
+    round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds)
+    heard = Heard(
+        ours.tokens, *torch.zeros(2, rows, dtype=torch.long, device=DEVICE).unbind(), torch.zeros_like(gains[:, 0])
+    )
+    picking.settle(round, heard, chosen, gains, eos)
     judge(Judging(logits), theirs, drafted, [], places, bos, eos, pad)
     for name in ("lengths", "limits", "last", "running", "rounds"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -367,7 +373,9 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     )
     assert torch.equal(round.words[:, 0], theirs.last)
     assert torch.equal(round.places, theirs.lengths[:, None] + torch.arange(count, device=DEVICE))
-    assert torch.equal(round.asked, theirs.lengths.where(theirs.running, -1))
+    assert torch.equal(heard.asked, theirs.lengths.where(theirs.running, -1))
+    assert torch.equal(heard.lengths, theirs.lengths)
+    assert torch.equal(heard.log_probabilities, ours.log_probabilities)
     assert len(set(theirs.lengths.tolist())) > 5
     assert 0 < int(theirs.running.sum()) < rows - 9
 
@@ -434,28 +442,33 @@ def launches() -> None:
     def one(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    many, table = word_attention.QUERIES, one(4, 9, dtype=torch.long)
-    products = (1, 8, 32), (1, 512, 1536), (64, 1024, 512), (16, 2048, 512), (64, 2048, 512), (16, 1024, 16000)
-    for rows, width, columns in products:
+    most, table = word_attention.QUERIES, one(4, 9, dtype=torch.long)
+    few = (1, 8, 32), (1, 512, 1536), (5, 512, 512), (4, 512, 2048), (5, 2048, 512), (1, 4096, 1024)
+    many = (9, 512, 1536), (32, 512, 1536), (64, 1024, 512), (16, 2048, 512), (64, 2048, 512), (16, 1024, 16000)
+    for rows, width, columns in (*few, *many):
         x, norm = one(rows, width), nn.LayerNorm(width).bfloat16()
         few_words.project(x, one(columns, width), one(columns), norm, F.gelu, one(rows, columns), one())
     few_words.embed(table, table, one(9, 512), one(9, 512), 2.0)
     few_words.embed(table[:, :1], table[:1, :1], one(9, 512), one(9, 512), 2.0, table[0, :1])
-    word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *one(2, 2, 99, HEADS, SIZE), table[:2, 0])
-    hypotheses = one(2, 2, 99, many, HEADS, SIZE), one(2, many, 99, many)
-    word_attention.attend_said(one(2, many, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
-    word_attention.attend_source(one(2 * many, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
+    hypotheses = one(2, 2, 99, most, HEADS, SIZE), one(2, most, 99, most)
+    word_attention.attend_said(one(2, most, 3, HEADS, SIZE), *hypotheses[0], table[0, :1], hypotheses[1])
+    for words in (1, 5, 200):
+        word_attention.attend_source(one(2 * words, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
+        word_attention.attend_said(one(2, words, 3, HEADS, SIZE), *one(2, 2, 999, HEADS, SIZE), table[:2, 0])
     gains = one(4, 9, dtype=torch.float32)
-    said = Said(table, gains, table[:, :1], table[0, :1], table[1, :1], table[:2, :4, None])
+    said = Said(table.T, gains.T, table[:, :1], table[0, :1], table[1, :1])
     picking.say(one(4, 1, 50000), (1, 0), said)
-    for size, width in ((16000, 512), (250000, 1024), (100, 2048)):
-        parts = picking.candidates(
-            one(4, 1, width), one(size, width), one(size), nn.LayerNorm(width).bfloat16(), (1, 0)
-        )
+    for rows, size, width in ((1, 16000, 512), (32, 16000, 512), (1, 250000, 1024), (4, 250000, 1024), (4, 100, 2048)):
+        norm = nn.LayerNorm(width).bfloat16()
+        parts = picking.candidates(one(rows, 1, width), one(size, width), one(size), norm, (1, 0))
         picking.say(parts, (1, 0), said)
     picking.pick_several(one(4, picking.MOST_WORDS), 10, (1, 0))
-    accounts = table, *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
-    picking.settle(Round(table, table, *accounts), table, gains, 2)
+    accounts = *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, table[:, 0]
+    heard = Heard(table, table[:, 0], table[:, 0], gains[:, 0])
+    picking.settle(Round(table, table, *accounts), heard, table, gains, 2)
+
+
+EARLY = few_words.project_kernel, picking.candidates_kernel, word_attention.said_kernel, word_attention.source_kernel
 
 
 @pytest.mark.skipif(INTERPRETED, reason="compiles")
@@ -467,14 +480,14 @@ def test_kernels_fit_on_the_chip_and_only_products_read_before_they_wait(monkeyp
         found = compiled_for_hopper(kernel, (*given, True), settings)
         before, _ = found.asm["ptx"].split("griddepcontrol.wait")
         reads = "ld.global" in before or "cp.async" in before
-        assert reads <= (kernel in (few_words.project_kernel, picking.candidates_kernel)), kernel
+        assert reads <= (kernel in EARLY), kernel
         assert "st.global" not in before
         assert found.metadata.shared <= 227 * 1024
         seen.add(kernel)
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 9
+    assert len(seen) == 11
 
 
 @on_gpu

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from anydepth.config_class import config
 from anydepth.decoding import picking
 from anydepth.errors import UserError
 from anydepth.nn.packed_attention import available
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Decoder(Protocol):
@@ -169,6 +172,15 @@ def hypothesis(tokens: list[int], eos: int, score: float, log_probability: float
     if math.isnan(score):
         raise UserError("the model's logits are not numbers: its training diverged, or its weights are damaged")
     return Hypothesis(tokens[:-1] if tokens[-1] == eos else tokens, score, log_probability)
+
+
+def hypotheses(tokens: Array, lengths: Array, totals: Array, eos: int, length_penalty: float) -> list[Hypothesis]:
+    """Of the first so many tokens of each row, (R, T), and their log-probability; all on the host."""
+    columns = tokens, lengths, totals / lengths.astype(totals.dtype) ** totals.dtype.type(length_penalty), totals
+    return [
+        hypothesis(words[:length], eos, score, total)
+        for words, length, score, total in zip(*(column.tolist() for column in columns))
+    ]
 
 
 def next_log_probabilities(logits: Tensor, bos: int, eos: int, pad: int) -> Tensor:

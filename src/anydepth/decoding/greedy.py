@@ -9,6 +9,7 @@ from torch import Tensor
 from anydepth.decoding.decoder import (
     Decoder,
     Hypothesis,
+    hypotheses,
     hypothesis,
     next_log_probabilities,
     normalise,
@@ -94,6 +95,5 @@ def extend_rows(
                 decoder.reorder(rows)
                 sentences, running, last = sentences[rows], running[rows], last[rows]
 
-    scores = normalise(log_probabilities, lengths, length_penalty)
-    columns = (tokens.tolist(), lengths.tolist(), scores.tolist(), log_probabilities.tolist())
-    return [hypothesis(row[:length], eos, score, total) for row, length, score, total in zip(*columns)]
+    on_host = tokens.cpu().numpy(), lengths.cpu().numpy(), log_probabilities.cpu().numpy()
+    return hypotheses(*on_host, eos, length_penalty)

@@ -7,6 +7,7 @@ hundreds; what the host learns about them, it learns while the next step runs.
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,18 +15,23 @@ from anydepth.decoding import picking
 from anydepth.decoding.beam import Goal, Hypotheses, advance, empty_beginnings, last_words, take
 from anydepth.decoding.beam import read as read_beam
 from anydepth.decoding.decoder import (
+    Array,
     Hypothesis,
     Marks,
     forbidden,
     has_kernels,
-    hypothesis,
+    hypotheses,
     likeliest,
     most_probable,
-    normalise,
 )
-from anydepth.decoding.picking import Candidates, Round, Said
+from anydepth.decoding.picking import Candidates, Heard, Round, Said
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
+
+
+def host_table(weight: Tensor, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+    """Zeros that kernels beside this weight write and the host reads, without a copy."""
+    return torch.zeros(shape, dtype=dtype, pin_memory=weight.is_cuda)
 
 
 class Search(Protocol):
@@ -34,12 +40,10 @@ class Search(Protocol):
     room: int
     """Places for words that its caches have."""
     asked: Tensor
-    """What the host reads after each step, to tell whether it is over."""
-    told: Tensor | None
-    """Where steps write that themselves, in turns, if they do: (2, …) in the host's memory."""
+    """What the host reads after each step, to tell whether it is over, where steps do not tell it."""
 
-    def begin(self, limits: Tensor) -> None:
-        """What the host notes: (B,) words allowed, 0 where there is no sentence. They lie there, as answers do."""
+    def begin(self, limits: Array) -> None:
+        """What the host notes: (B,) words allowed, 0 where there is no sentence."""
         ...
 
     def open(self, source: Tensor, limits: Tensor) -> None:
@@ -54,8 +58,12 @@ class Search(Protocol):
         """One step, which looks at so many places."""
         ...
 
-    def over(self, answer: Tensor) -> bool:
-        """Given what was asked after each step in turn."""
+    def told(self, number: int) -> Array | None:
+        """What step `number` wrote into the host's memory, if steps do, to tell whether it is over."""
+        ...
+
+    def over(self, answer: Array) -> bool:
+        """Given what was told or asked after each step in turn."""
         ...
 
     def read(self) -> list[list[Hypothesis]]:
@@ -103,16 +111,14 @@ class GreedySearch:
     def __init__(self, decoder: Beams, rows: int, words: int, marks: Marks, penalty: float, weight: Tensor) -> None:
         """`weight`, any of the model's, tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.room = decoder, marks, penalty, words
-        device = weight.device
-        self.tokens = torch.zeros(rows, words, dtype=torch.long, device=device)
-        self.gains = torch.zeros(rows, words, device=device)
-        self.last = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        self.asked = self.last
-        self.told: Tensor | None = None
-        if has_kernels(weight):
-            self.told = torch.zeros(2, rows, 1, dtype=torch.long, pin_memory=weight.is_cuda)
+        self.last = torch.zeros(rows, 1, dtype=torch.long, device=weight.device)
+        self.asked, self.tells = self.last, has_kernels(weight)
+        if self.tells:
+            self.tokens, self.gains = (host_table(weight, words, rows, dtype=t) for t in (torch.long, torch.float32))
+        else:
+            self.tokens, self.gains = (self.last.new_zeros(words, rows, dtype=t) for t in (torch.long, torch.float32))
 
-    def begin(self, limits: Tensor) -> None:
+    def begin(self, limits: Array) -> None:
         self.limits, self.running, self.steps = limits, limits > 0, 0
 
     def open(self, source: Tensor, limits: Tensor) -> None:
@@ -125,38 +131,35 @@ class GreedySearch:
 
     def advance(self, used: int) -> None:
         decoder, never = self.decoder, forbidden(*self.marks)
-        if self.told is not None:
+        if self.tells:
             choices = decoder.choices(self.last, used, never)
-            picking.say(choices, never, Said(self.tokens, self.gains, self.last, decoder.at, decoder.coming, self.told))
+            picking.say(choices, never, Said(self.tokens, self.gains, self.last, decoder.at, decoder.coming))
             return
         gains, words = most_probable(decoder.step(self.last, used), *self.marks)
         self.last.copy_(words)
-        self.tokens.index_copy_(1, decoder.at, words)
-        self.gains.index_copy_(1, decoder.at, gains)
+        self.tokens.index_copy_(0, decoder.at, words.T)
+        self.gains.index_copy_(0, decoder.at, gains.T)
         decoder.go_on()
 
-    def over(self, answer: Tensor) -> bool:
+    def told(self, number: int) -> Array | None:
+        return self.tokens[number].numpy() if self.tells else None
+
+    def over(self, answer: Array) -> bool:
         self.steps += 1
-        self.running &= (answer[:, 0] != self.marks.eos) & (self.limits > self.steps)
+        self.running &= (answer.reshape(-1) != self.marks.eos) & (self.limits > self.steps)
         return not self.running.any()
 
     def read(self) -> list[list[Hypothesis]]:
-        limits, longest = self.limits[self.limits > 0], int(self.limits.max())
-        tokens, gains = (table[: len(limits), :longest].cpu() for table in (self.tokens, self.gains))
-        ends = (tokens == self.marks.eos).long()
-        lengths = torch.minimum(((ends.cumsum(1) - ends) == 0).sum(1), limits)
-        totals = gains.masked_fill(torch.arange(longest) >= lengths[:, None], 0.0).sum(1)
-        columns = (tokens, lengths, normalise(totals, lengths, self.penalty), totals)
-        return [
-            [hypothesis(words[:length], self.marks.eos, score, total)]
-            for words, length, score, total in zip(*(column.tolist() for column in columns))
-        ]
+        limits = self.limits[self.limits > 0]
+        tokens, gains = (table[: limits.max(), : len(limits)].cpu().numpy().T for table in (self.tokens, self.gains))
+        ends = tokens == self.marks.eos
+        lengths = np.minimum(np.where(ends.any(1), ends.argmax(1) + 1, len(ends[0])), limits)
+        totals = np.where(np.arange(len(ends[0])) < lengths[:, None], gains, 0).sum(1)
+        return [[one] for one in hypotheses(tokens, lengths, totals, self.marks.eos, self.penalty)]
 
 
 class BeamSearch:
     """As `beam_search`, with sentences that are done left in their places."""
-
-    told: Tensor | None = None
 
     def __init__(
         self, decoder: Beams, sentences: int, beam: int, words: int, marks: Marks, penalty: float, n_best: int
@@ -172,7 +175,7 @@ class BeamSearch:
         self.done = torch.zeros(sentences, dtype=torch.bool, device=device)
         self.asked = self.done
 
-    def begin(self, limits: Tensor) -> None:
+    def begin(self, limits: Array) -> None:
         self.sentences = int((limits > 0).sum())
 
     def open(self, source: Tensor, limits: Tensor) -> None:
@@ -203,7 +206,10 @@ class BeamSearch:
         self.decoder.follow(parents)
         self.decoder.go_on()
 
-    def over(self, answer: Tensor) -> bool:
+    def told(self, number: int) -> Array | None:
+        return None
+
+    def over(self, answer: Array) -> bool:
         return bool(answer[: self.sentences].all())
 
     def read(self) -> list[list[Hypothesis]]:
@@ -235,8 +241,6 @@ class Opener(Drafter, Protocol):
 class Speculation:
     """Rounds of speculation (decoding/speculative.py). Rows stand at places of their own."""
 
-    told: Tensor | None = None
-
     def __init__(
         self,
         decoder: Opener,
@@ -254,10 +258,13 @@ class Speculation:
         limits = torch.zeros(rows, dtype=torch.long, device=device)
         self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
         self.asked = torch.zeros_like(limits)
+        of_all = host_table(weight, rows, dtype=torch.float32)
+        asked, lengths = host_table(weight, 2, rows)
+        self.heard = Heard(host_table(weight, rows, self.room), asked, lengths, of_all)
         self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
         self.gains = torch.zeros(rows, drafts, device=device)  # of the drafts: nobody asks for them
 
-    def begin(self, limits: Tensor) -> None:
+    def begin(self, limits: Array) -> None:
         self.sentences, self.known = int((limits > 0).sum()), 0
 
     def open(self, source: Tensor, limits: Tensor) -> None:
@@ -288,14 +295,21 @@ class Speculation:
                 picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.choices(states[k], never), never)
         gains, chosen = picking.pick(decoder.choices(decoder.above(words, states, places), never), never)
         rows = self.rows
-        found = rows.tokens, rows.lengths, rows.limits, rows.last, rows.log_probabilities
-        played = Round(words, places, *found, rows.running, rows.rounds, self.asked)
-        picking.settle(played, chosen, gains, self.marks.eos)
+        found = rows.lengths, rows.limits, rows.last, rows.log_probabilities
+        played = Round(words, places, *found, rows.running, rows.rounds)
+        picking.settle(played, self.heard, chosen, gains, self.marks.eos)
 
-    def over(self, answer: Tensor) -> bool:
+    def told(self, number: int) -> Array | None:
+        return self.heard.asked.numpy() if self.by_kernels else None
+
+    def over(self, answer: Array) -> bool:
         self.known = int(answer.max())
         return self.known < 0
 
     def read(self) -> list[list[Hypothesis]]:
-        found = read_rows(self.rows.take(slice(self.sentences)), self.marks.eos, self.penalty)
-        return [[found[row]] for row in range(self.sentences)]
+        some = slice(self.sentences)
+        if not self.by_kernels:
+            found = read_rows(self.rows.take(some), self.marks.eos, self.penalty)
+            return [[found[row]] for row in range(self.sentences)]
+        tokens, _, lengths, totals = (table[some].numpy() for table in self.heard)
+        return [[one] for one in hypotheses(tokens, lengths, totals, self.marks.eos, self.penalty)]

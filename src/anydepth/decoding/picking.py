@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST, choose_tile, multiply, parts_of
-from anydepth.nn.overlap import begin, wait
+from anydepth.nn.few_words import choose_tile, multiply, parts_of
+from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 
 WORDS = 1 << 14
@@ -36,33 +36,33 @@ class Said(NamedTuple):
     """Where greedy search notes what it says."""
 
     words: Tensor
-    """(R, T) all so far; this one at place `at`."""
+    """(T, R) all so far, in the host's memory; these at place `at`."""
     gains: Tensor
-    """(R, T) their log-probabilities."""
+    """(T, R) their log-probabilities, also there."""
     last: Tensor
     """(R, 1)"""
     at: Tensor
     """(1,)"""
     coming: Tensor
     """(1,) the place after it. (Another one than `at`, which other rows may still read.)"""
-    told: Tensor
-    """(2, R, 1) the last word once more, in the host's memory, in turns: so the host need not ask for it."""
 
 
 def candidates(
     states: Tensor, weight: Tensor, bias: Tensor | None, norm: nn.Module | None, forbidden: tuple[int, int]
 ) -> Candidates:
-    """Of the logits norm(states) weightᵀ + bias: (B, q, D) states of at most FEWEST words → (B, q, P)."""
+    """Of the logits norm(states) weightᵀ + bias: (B, q, D) states of few words → (B, q, P)."""
     x = states.flatten(0, 1)
     (rows, width), size = x.shape, len(weight)
-    tile = choose_tile(FEWEST, size, width)
+    tile = choose_tile(rows, size, width)
     scale, shift, epsilon, normed = parts_of(norm, x)
     shape = (*states.shape[:2], triton.cdiv(size, tile.columns))
     found = Candidates(x.new_empty(shape, dtype=torch.int32), *x.new_empty(3, *shape, dtype=torch.float32).unbind())
+    blocks = triton.cdiv(rows, tile.rows)
     overlap.launch(
-        candidates_kernel, shape[-1],
-        x, weight, x if bias is None else bias, scale, shift, *found, rows, size, x.stride(0), epsilon, *forbidden,
-        width, FEWEST, tile.columns, tile.inner_of(width), normed, bias is not None,
+        candidates_kernel, blocks * shape[-1],
+        x, weight, x if bias is None else bias, scale, shift, *found,
+        rows, size, blocks, shape[-1], x.stride(0), epsilon, *forbidden,
+        width, *tile.shape, normed, bias is not None,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return found
@@ -70,19 +70,21 @@ def candidates(
 
 @jit
 def candidates_kernel(
-    x, weight, bias, norm_scale, norm_shift, words, logits, highests, totals, rows, size, x_row, epsilon, one, other,
+    x, weight, bias, norm_scale, norm_shift, words, logits, highests, totals,
+    rows, size, blocks, parts, x_row, epsilon, one, other,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
+    SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
-    row, part = tl.arange(0, ROWS), tl.program_id(0)
+    row, part = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS), tl.program_id(0) // blocks
     word = part * COLUMNS + tl.arange(0, COLUMNS)
+    if BIAS:
+        shift = tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
     scores = multiply(
         x, weight, norm_scale, norm_shift, x_row, row, rows, word, size, epsilon,
-        WIDTH, INNER, NORM, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
-        scores += tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
+        scores += shift
     scores = scores.to(x.dtype.element_ty).to(tl.float32)  # as logits are rounded
     scores = tl.where((word < size)[None, :], scores, float("-inf"))
     highest = tl.maximum(tl.max(scores, 1), -1e30)
@@ -91,7 +93,7 @@ def candidates_kernel(
     best = tl.max(scores, 1)
     # the last word where no score is a number: what reads it next looks it up
     chosen = tl.min(tl.where(scores == best[:, None], word[None, :], size - 1), 1)
-    at = row * tl.num_programs(0) + part
+    at = row * parts + part
     tl.store(words + at, chosen, mask=row < rows)
     tl.store(logits + at, best, mask=row < rows)
     tl.store(highests + at, highest, mask=row < rows)
@@ -122,8 +124,8 @@ def pick_into(words: Tensor, gains: Tensor, choices: Tensor | Candidates, forbid
 def launch_pick(
     choices: Tensor | Candidates, forbidden: tuple[int, int], words: Tensor, gains: Tensor, said: Said | None = None
 ) -> None:
-    notes = (words, gains, *((words,) * 4 if said is None else said[2:]))
-    tables = len(words), words.stride(0), gains.stride(0)
+    notes = (words, gains, *((words,) * 3 if said is None else said[2:]))
+    tables = (words.shape[-1], 1, 1) if said else (len(words), words.stride(0), gains.stride(0))
     if isinstance(choices, Tensor):
         size = choices.shape[-1]
         overlap.launch(
@@ -140,27 +142,25 @@ def launch_pick(
 
 @jit
 def note(
-    chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED: tl.constexpr
+    chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED: tl.constexpr
 ):  # fmt: skip
     words += row * word_row
     gains += row * gain_row
     if NOTED:
         place = tl.load(at)
-        words += place
-        gains += place
+        words += place * rows
+        gains += place * rows
         tl.store(last + row, chosen)
         tl.store(coming, place + 1)
-        tl.store(told + place % 2 * rows + row, chosen)
     tl.store(words, chosen)
     tl.store(gains, gain)
 
 
 @jit
 def pick_kernel(
-    logits, words, gains, last, at, coming, told, rows, word_row, gain_row, size, one, other,
+    logits, words, gains, last, at, coming, rows, word_row, gain_row, size, one, other,
     WORDS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     highest = -1e30
@@ -179,15 +179,14 @@ def pick_kernel(
         chosen = tl.where(here > best, place, chosen)
         best = tl.maximum(best, here)
     gain = best - highest - tl.log(total)
-    note(chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED)
+    note(chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED)
 
 
 @jit
 def pick_candidate_kernel(
-    candidates, logits, highests, totals, words, gains, last, at, coming, told, rows, word_row, gain_row, parts,
+    candidates, logits, highests, totals, words, gains, last, at, coming, rows, word_row, gain_row, parts,
     PARTS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
     wait(OVERLAP)
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
     here, real = row * parts + part, part < parts
@@ -200,7 +199,7 @@ def pick_candidate_kernel(
     any_word = tl.max(candidate, 0)  # where no logit is a number: what reads it next looks it up
     chosen = tl.min(tl.where((best == logit) & real, candidate, any_word), 0)
     gain = logit - top - tl.log(tl.sum(total * tl.exp(highest - top), 0))
-    note(chosen, gain, words, gains, last, at, coming, told, row, rows, word_row, gain_row, NOTED)
+    note(chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED)
 
 
 def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -219,7 +218,6 @@ def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tupl
 def pick_several_kernel(
     logits, words, gains, size, count, one, other, WORDS: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     word = tl.arange(0, WORDS)
@@ -236,6 +234,19 @@ def pick_several_kernel(
         scores = tl.where(word == chosen, float("-inf"), scores)
 
 
+class Heard(NamedTuple):
+    """What the host hears of R rows, in its own memory."""
+
+    tokens: Tensor
+    """(R, T) the words found."""
+    asked: Tensor
+    """(R,) the length of rows that go on, else -1."""
+    lengths: Tensor
+    """(R,) how many were found."""
+    log_probabilities: Tensor
+    """(R,) of them all."""
+
+
 class Round(NamedTuple):
     """A round of speculation in R rows: q words read in each, the last one found and q - 1 drafted."""
 
@@ -243,35 +254,31 @@ class Round(NamedTuple):
     """(R, q); the first is set for the next round."""
     places: Tensor
     """(R, q) where they stand; those of the next round when it ends."""
-    tokens: Tensor
-    """(R, T) the words found."""
     lengths: Tensor
-    """(R,) how many, as are all that follow."""
+    """(R,) how many words were found, as are all that follow."""
     limits: Tensor
     last: Tensor
     log_probabilities: Tensor
     running: Tensor
     rounds: Tensor
-    asked: Tensor
-    """(R,) the length of rows that go on, else -1."""
 
 
-def settle(played: Round, chosen: Tensor, gains: Tensor, eos: int) -> None:
+def settle(played: Round, heard: Heard, chosen: Tensor, gains: Tensor, eos: int) -> None:
     """Lengthens the rows as `judge` in decoding/speculative.py does, given the (R, q) words that the full depth would
     choose after those read, and their log-probabilities."""
     rows, count = played.words.shape
     overlap.launch(
-        settle_kernel, rows, chosen, gains, *played._replace(running=played.running.view(torch.uint8)),
-        count, played.tokens.stride(0), eos, triton.next_power_of_2(count), num_warps=1,
+        settle_kernel, rows, chosen, gains, *played._replace(running=played.running.view(torch.uint8)), *heard,
+        count, heard.tokens.stride(0), eos, triton.next_power_of_2(count), num_warps=1,
     )  # fmt: skip
 
 
 @jit
 def settle_kernel(
-    chosen, gains, words, places, tokens, lengths, limits, last, totals, running, rounds, asked, count, token_row, eos,
+    chosen, gains, words, places, lengths, limits, last, totals, running, rounds,
+    tokens, asked, told_lengths, told_totals, count, token_row, eos,
     COUNT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
     wait(OVERLAP)
     row, number = tl.program_id(0).to(tl.int64), tl.arange(0, COUNT)
     real = number < count
@@ -283,12 +290,15 @@ def settle_kernel(
     kept = tl.minimum(kept, limit - length) * runs
     tl.store(tokens + row * token_row + length + number, word, mask=real & (runs > 0))
     gained = tl.load(gains + row * count + number, mask=number < kept, other=0.0)
-    tl.store(totals + row, tl.load(totals + row) + tl.sum(gained, 0))
+    sum = tl.load(totals + row) + tl.sum(gained, 0)
+    tl.store(totals + row, sum)
+    tl.store(told_totals + row, sum)
     final = tl.where(runs > 0, tl.sum(tl.where(number == kept - 1, word, 0), 0), tl.load(last + row))
     length += kept
     runs = runs * ((final != eos) & (length < limit)).to(tl.int64)
     tl.store(rounds + row, tl.load(rounds + row) + tl.load(running + row).to(tl.int64))
     tl.store(lengths + row, length)
+    tl.store(told_lengths + row, length)
     tl.store(last + row, final)
     tl.store(running + row, runs.to(tl.uint8))
     tl.store(asked + row, tl.where(runs > 0, length, -1))

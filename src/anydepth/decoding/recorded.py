@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import Hypothesis, Marks
+from anydepth.decoding.decoder import Array, Hypothesis, Marks
 from anydepth.decoding.in_place import Search
 from anydepth.nn.cache import RoomFor, SharedRooms
 from anydepth.nn.recorder import Recorder, power_of_two
@@ -57,17 +57,16 @@ class RecordedSearch:
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
         if recorder:
-            room = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
-            self.answers = room if search.told is None else search.told
+            self.answers = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
 
     def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
         """(B, S) padded sources, at most of this shape, and (B,) words allowed, at least 1; on the host."""
-        padded, limits = self.parted(self.given)
-        padded.fill_(self.marks.pad)
+        padded, limits = (part.numpy() for part in self.parted(self.given))  # which is quicker about small things
+        padded.fill(self.marks.pad)
         padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
         padded[: len(source), : source.shape[1]] = source
-        limits.zero_()
+        limits.fill(0)
         limits[: len(source)] = max_lengths
         self.taken.copy_(self.given, non_blocking=True)
         self.inner.begin(limits)
@@ -88,22 +87,28 @@ class RecordedSearch:
 
     def play(self, steps: int) -> None:
         """At most so many, until the one after which it is over has ended; on a GPU the next may have begun by then."""
+        # asked for by every event anew, the stream would take as long as a layer
+        stream, tells = torch.cuda.current_stream() if self.recorder else None, self.inner.told(0) is not None
         for number in range(steps):
             self.advance(self.looked_at(number))
             if self.recorder is None:
-                if self.inner.over(self.inner.asked):
+                if self.inner.over(self.answer(number)):
                     return
                 continue
-            # the host asks how step n went while step n + 1 runs: the GPU never waits for it
-            if self.inner.told is None:
+            # the host looks how step n went while step n + 1 runs: the GPU never waits for it
+            if not tells:
                 self.answers[number % 2].copy_(self.inner.asked, non_blocking=True)
-            self.answered[number % 2].record()
+            self.answered[number % 2].record(stream)
             if number:
                 self.answered[1 - number % 2].synchronize()
-                if self.inner.over(self.answers[1 - number % 2]):
+                if self.inner.over(self.answer(number - 1)):
                     return
         if self.recorder:
             self.answered[(steps - 1) % 2].synchronize()
+
+    def answer(self, number: int) -> Array:
+        told = self.inner.told(number)
+        return (self.answers[number % 2] if self.recorder else self.inner.asked).numpy() if told is None else told
 
     def looked_at(self, number: int) -> int:
         return min(self.inner.room, max(FEWEST, power_of_two(self.inner.reach(number))))

@@ -12,14 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import (
-    Hypothesis,
-    best_word,
-    hypothesis,
-    most_probable,
-    normalise,
-    steps_between_checks,
-)
+from anydepth.decoding.decoder import Hypothesis, best_word, hypotheses, most_probable, steps_between_checks
 
 
 class Drafter(Protocol):
@@ -174,11 +167,6 @@ def judge(
 
 def read(rows: Rows, eos: int, length_penalty: float) -> dict[int, Hypothesis]:
     """To Python: what each sentence has."""
-    sentences, tokens, lengths, totals = (
-        column.cpu() for column in (rows.sentences, rows.tokens, rows.lengths, rows.log_probabilities)
-    )
-    columns = (sentences, tokens, lengths, normalise(totals, lengths, length_penalty), totals)
-    return {
-        sentence: hypothesis(words[:length], eos, score, total)
-        for sentence, words, length, score, total in zip(*(column.tolist() for column in columns))
-    }
+    columns = (rows.sentences, rows.tokens, rows.lengths, rows.log_probabilities)
+    sentences, tokens, lengths, totals = (column.cpu().numpy() for column in columns)
+    return dict(zip(sentences.tolist(), hypotheses(tokens, lengths, totals, eos, length_penalty)))

@@ -2,9 +2,11 @@
 
 With few words, a step reads every weight once and waits for one kernel after the other. Norms, activations and residual
 additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
-eight kernels instead of eighteen. What they compute is rounded where single kernels would round it.
+eight kernels instead of eighteen. What they compute is rounded where single kernels would round it. Up to five words
+are multiplied one by one, by warps that have a few columns each: tensor cores take sixteen words, and operands that go
+through shared memory.
 
-Kernels overlap (nn/overlap.py): a product reads its weights before it waits for the states. Attention is in
+Kernels overlap (nn/overlap.py): a product reads all but the states before it waits for these. Attention is in
 nn/word_attention.py.
 
 States are (R, D), as many rows as words: R = 1 for greedy search of one sentence, beams and drafts have more.
@@ -22,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.overlap import begin, wait
+from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import KERNEL_HEADS, jit, tl, triton
 
 MOST = 64
 """Rows that the products here take: with more, the products by themselves are what takes time."""
-MANY = 8192
-"""Columns, such as the words of a vocabulary, from which on this holds of fewer rows."""
+MANY, FEW = 8192, 32
+"""Columns, such as the words of a vocabulary, from which on this holds of more rows than so few."""
 FEWEST = 16
 """Rows and columns of the smallest product that tensor cores have."""
 ACTIVATIONS: dict[object, int] = {None: 0, F.relu: 1, F.gelu: 2}
@@ -42,22 +44,31 @@ class Tile(NamedTuple):
     inner: int
     """Of what is summed over, at a time."""
     warps: int
-    stages: int
+    stages: int = 2
+    rows: int = FEWEST
+    """Of the result."""
+    singly: int = 0
+    """Rows that are multiplied one by one, if they are."""
 
-    def inner_of(self, width: int) -> int:
-        """Of so many."""
-        return min(self.inner, max(FEWEST, triton.next_power_of_2(width)))
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """For a kernel."""
+        return self.rows, self.columns, self.inner, self.singly
 
 
 @cache
 def choose_tile(rows: int, columns: int, inner: int) -> Tile:
     """For a product of this shape, the fastest or nearly on an H200: narrow, so that all multiprocessors have something
     to read, and where it fits in one go, so that a program reads all its weights before it waits."""
-    if columns > MANY:
-        return Tile(64, 512, 8, 2)
-    if inner <= 1024:
-        return Tile(16, 1024, 8 if rows > 32 or inner > 512 else 4, 2)
-    return Tile(16, 2048, 8, 2) if rows <= 16 else Tile(16, 256, 4, 4)
+    padded, width = triton.next_power_of_2(rows), max(FEWEST, triton.next_power_of_2(inner))
+    wide, all_words = columns >= 1024, columns > MANY
+    if rows <= (1 if all_words else 4 if wide else 5):
+        narrow = 64 if columns > 8 * MANY else 16 if all_words else 4 if wide else 2
+        warps = max(1, narrow * width // (8192 if all_words else 4096))
+        return Tile(narrow, width, warps, rows=padded, singly=rows)
+    if all_words:
+        return Tile(128, min(512, width), 8, rows=2 * FEWEST) if rows > FEWEST else Tile(64, min(512, width), 8)
+    return Tile(32, width, 4) if inner <= 512 else Tile(16, min(2048, width), 4)
 
 
 def takes(width: int, heads: int, weight: Tensor) -> bool:
@@ -86,7 +97,6 @@ def embed_kernel(
     tokens, places, words, positions, out, noted, scale, count, token_row, token_column, place_row, place_column,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
     wait(OVERLAP)
     row, column = tl.program_id(0) // count, tl.program_id(0) % count
     token = tl.load(tokens + row * token_row + column * token_column).to(tl.int64)
@@ -111,19 +121,22 @@ def project(
     gate: Tensor | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
-    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate."""
+    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate.
+
+    All but x is read before the kernel waits, and must not come from the one before it.
+    """
     (rows, width), columns = x.shape, len(weight)
-    if rows > MOST or (rows > FEWEST and columns > MANY):
+    if rows > (MOST if columns <= MANY else FEW):
         return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
     out = x.new_empty(rows, columns)
     scale, shift, epsilon, normed = parts_of(norm, x)
-    padded = max(FEWEST, triton.next_power_of_2(rows))
-    chosen = tile or choose_tile(padded, columns, width)
+    chosen = tile or choose_tile(rows, columns, width)
+    blocks = triton.cdiv(rows, chosen.rows)
     overlap.launch(
-        project_kernel, triton.cdiv(columns, chosen.columns),
+        project_kernel, blocks * triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
-        x if gate is None else gate, out, rows, columns, x.stride(0), epsilon,
-        width, padded, chosen.columns, chosen.inner_of(width),
+        x if gate is None else gate, out, rows, columns, blocks, x.stride(0), epsilon,
+        width, *chosen.shape,
         normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
         num_warps=chosen.warps, num_stages=chosen.stages,
     )  # fmt: skip
@@ -183,6 +196,42 @@ def spread_of(centred, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 
 @jit
+def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
+    """The mean of each row, and what its deviations are multiplied by."""
+    mean = tl.sum(states, 1) / WIDTH
+    return mean, 1 / tl.sqrt(spread_of(states - mean[:, None], 0, WIDTH, INNER) / WIDTH + epsilon)
+
+
+@jit
+def multiply_singly(
+    x, weight, norm_scale, norm_shift, x_row, column, columns, epsilon,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """norm(x) weightᵀ, row by row."""
+    weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
+    if NORM:
+        scale = load_row(norm_scale, 0, WIDTH, INNER)
+        shift = load_row(norm_shift, 0, WIDTH, INNER)
+    wait(OVERLAP)
+    row = tl.arange(0, ROWS)
+    if NORM:  # of all rows at the same time: each alone would wait for its sums
+        all_states = load_states(x, x_row, row, SINGLY, 0, WIDTH, INNER)
+        mean, spread = moments(all_states.to(tl.float32), epsilon, WIDTH, INNER)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for number in tl.static_range(SINGLY):
+        states = load_row(x + number * x_row, 0, WIDTH, INNER)
+        if NORM:
+            here = row == number
+            centred = states - tl.sum(tl.where(here, mean, 0.0), 0)
+            centred *= tl.sum(tl.where(here, spread, 0.0), 0)
+            states = (centred * scale + shift).to(x.dtype.element_ty).to(tl.float32)
+        found = tl.sum(states[:, None] * weights.to(tl.float32), 0)
+        total = tl.where((row == number)[:, None], found[None, :], total)
+    return total
+
+
+@jit
 def multiply_at_once(
     x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -195,9 +244,8 @@ def multiply_at_once(
     wait(OVERLAP)
     states = load_states(x, x_row, row, rows, 0, WIDTH, INNER)
     if NORM:
-        exact = states.to(tl.float32)
-        centred = exact - (tl.sum(exact, 1) / WIDTH)[:, None]
-        centred *= (1 / tl.sqrt(spread_of(centred, 0, WIDTH, INNER) / WIDTH + epsilon))[:, None]
+        mean, spread = moments(states.to(tl.float32), epsilon, WIDTH, INNER)
+        centred = (states.to(tl.float32) - mean[:, None]) * spread[:, None]
         states = (centred * scale[None, :] + shift[None, :]).to(states.dtype)
     return tl.dot(states, weights)
 
@@ -231,10 +279,15 @@ def multiply_in_parts(
 @jit
 def multiply(
     x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
+    if SINGLY:
+        return multiply_singly(
+            x, weight, norm_scale, norm_shift, x_row, column, columns, epsilon,
+            WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
+        )  # fmt: skip
     if INNER >= WIDTH:
         return multiply_at_once(
             x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon, WIDTH, INNER, NORM, OVERLAP
@@ -248,31 +301,36 @@ def multiply(
 
 @jit
 def project_kernel(
-    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, x_row, epsilon,
+    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr, GATE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr,
+    GATE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    begin(OVERLAP)
     kind = out.dtype.element_ty
-    row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)  # those that read the same weights side by side
+    column = tl.program_id(0) // blocks * COLUMNS + tl.arange(0, COLUMNS)
+    at = row[:, None] * columns + column[None, :]
+    real = (row < rows)[:, None] & (column < columns)[None, :]
+    if BIAS:
+        shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+    if GATE:
+        factor = tl.load(gate).to(kind).to(tl.float32)
+    if ADD:
+        before = tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
     total = multiply(
         x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
-        WIDTH, INNER, NORM, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
-        total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+        total += shift
     total = total.to(kind)
     if ACTIVATION == 1:
         total = tl.maximum(total, 0.0)
     if ACTIVATION == 2:
         exact = total.to(tl.float32)
         total = (0.5 * exact * (1 + tl.math.erf(exact * 0.7071067811865476))).to(kind)
-    at = row[:, None] * columns + column[None, :]
-    real = (row < rows)[:, None] & (column < columns)[None, :]
     if GATE:
-        total = (total.to(tl.float32) * tl.load(gate).to(kind).to(tl.float32)).to(kind)
+        total = (total.to(tl.float32) * factor).to(kind)
     if ADD:
-        total = (tl.load(residual + at, mask=real, other=0.0).to(tl.float32) + total.to(tl.float32)).to(kind)
+        total = (before + total.to(tl.float32)).to(kind)
     tl.store(out + at, total, mask=real)

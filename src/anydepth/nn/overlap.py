@@ -1,7 +1,7 @@
 """Kernels that begin while the one before them still runs (programmatic dependent launch, from Hopper on).
 
-Such a kernel lets the next one begin, reads what nobody writes, such as weights, and then waits for all that earlier
-kernels have written.
+Such a kernel reads what the last one does not write, such as weights, waits for all that earlier kernels have written,
+and lets the next one begin.
 """
 
 # mypy: disallow-untyped-defs=False
@@ -34,14 +34,12 @@ def is_hopper(device: torch.device) -> bool:
 
 
 @jit
-def begin(OVERLAP: tl.constexpr):
-    """Lets the next kernel begin."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@jit
 def wait(OVERLAP: tl.constexpr):
-    """For all that earlier kernels have written."""
+    """For all that earlier kernels have written; then lets the next kernel begin.
+
+    Any earlier, and those after the next would begin as well, in the room of those that are to run: on an H200 a step
+    of 32 sentences takes 238 µs then instead of 179.
+    """
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()

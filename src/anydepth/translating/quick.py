@@ -80,7 +80,7 @@ def logits(model: Translator, states: Tensor) -> Tensor:
 
 def choices(model: Translator, states: Tensor, forbidden: tuple[int, int]) -> Tensor | Candidates:
     """What the best of the next words can be picked from: of few words a few candidates each, else the logits."""
-    if fits(model) and states.shape[:2].numel() <= few_words.FEWEST:
+    if fits(model) and states.shape[:2].numel() <= few_words.FEW:
         return candidates(states, model.output.weight, model.output_bias, model.norm, forbidden)
     return logits(model, states)
 
