@@ -339,9 +339,11 @@ class Run:
 
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
         """(B, S) padded sources and the (B,) most words that their translations may have."""
-        padded = collate_sources([self.ended(ids) for ids in sources], self.model.pad)
-        lengths = decoding.max_lengths(torch.tensor([len(ids) for ids in sources]))
-        return padded, lengths.clamp(max=self.config.model.max_positions)
+        padded, longest = (
+            collate_sources([self.ended(ids) for ids in sources], self.model.pad),
+            self.config.model.max_positions,
+        )
+        return padded, torch.tensor([min(decoding.most_tokens(len(ids)), longest) for ids in sources])
 
     def guide(self, beam: int, key: str = "", precision: Precision | None = None) -> Guide:
         """What is known about the depths, for a beam, a language and a precision."""

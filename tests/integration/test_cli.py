@@ -201,10 +201,9 @@ def test_n_best_come_with_their_scores(folder: Path, run: Run, short: Texts, lin
 def test_the_score_of_a_search_is_the_score_of_its_output(run: Run, short: Texts, depth: str) -> None:
     for beam in (1, 4):
         found = run.translations(short.sources, depth, beam=beam)
-        limits = run.config.decoding.max_lengths(
-            torch.tensor([len(ids) for ids in run.tokenizers.source.encode(short.sources)])
-        )
-        ended = [(s, b) for s, [b], limit in zip(short.sources, found, limits.tolist()) if len(b.tokens) < limit]
+        lengths = map(len, run.tokenizers.source.encode(short.sources))
+        limits = map(run.config.decoding.most_tokens, lengths)
+        ended = [(s, b) for s, [b], limit in zip(short.sources, found, limits) if len(b.tokens) < limit]
         assert len(ended) > 0.9 * len(found)
         totals = run.score([source for source, _ in ended], [best.tokens for _, best in ended], depth)
         assert totals == pytest.approx([best.log_probability for _, best in ended], abs=CLOSE)

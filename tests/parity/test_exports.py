@@ -267,7 +267,7 @@ def test_transformers_loads_it_and_says_the_same(settings: dict[str, Any], tmp_p
             ((ours,),) = run.translations([text], name, beam=1)
             inputs = words([text], return_tensors="pt")
             assert inputs.input_ids.tolist() == [run.ended(run.tokenizers.source.encode([text])[0])]
-            limit = int(run.config.decoding.max_lengths(torch.tensor(inputs.input_ids.shape[1] - 1)))
+            limit = run.config.decoding.most_tokens(inputs.input_ids.shape[1] - 1)
             inputs.pop("token_type_ids", None)
             (row,) = model.generate(**inputs, num_beams=1, max_new_tokens=limit).tolist()
             ends = (run.tokenizers.target.eos, run.tokenizers.target.pad)

@@ -107,19 +107,22 @@ def test_greedy_search_and_sampling_keep_the_rules() -> None:
 
 def test_settings_reach_the_search() -> None:
     settings = DecodingConfig(beam=3, min_length=2, max_length=6, block_ngrams=1, max_extra=50)
-    lengths = settings.max_lengths(torch.tensor([1, 2, 3]))
-    assert lengths.tolist() == [6, 6, 6]
-    for (best,) in decode(ToyDecoder([0, 1, 2]), BOS, EOS, PAD, lengths, settings):
+    lengths = [settings.most_tokens(length) for length in (1, 2, 3)]
+    assert lengths == [6, 6, 6]
+    for (best,) in decode(ToyDecoder([0, 1, 2]), BOS, EOS, PAD, torch.tensor(lengths), settings):
         assert 2 <= len(best.tokens) <= 3
         assert not repeats(best.tokens, 1)
-    assert DecodingConfig(max_ratio=2, max_extra=1).max_lengths(torch.tensor([4])).tolist() == [9]
+    assert DecodingConfig(max_ratio=2, max_extra=1).most_tokens(4) == 9
     with pytest.raises(ValueError, match="min_length must be below max_length"):
         DecodingConfig(min_length=6, max_length=6)
 
 
 def test_a_short_source_leaves_room_for_the_shortest_output() -> None:
     """And for its end mark, within the longest output of all."""
-    lengths = torch.tensor([1, 40])
-    assert DecodingConfig(max_ratio=2.0, max_extra=10).max_lengths(lengths).tolist() == [12, 90]
-    assert DecodingConfig(max_ratio=2.0, max_extra=10, min_length=30).max_lengths(lengths).tolist() == [31, 90]
-    assert DecodingConfig(min_length=30, max_length=40).max_lengths(lengths).tolist() == [31, 40]
+
+    def limits(**settings: float) -> list[int]:
+        return [DecodingConfig(**settings).most_tokens(length) for length in (1, 40)]
+
+    assert limits(max_ratio=2.0, max_extra=10) == [12, 90]
+    assert limits(max_ratio=2.0, max_extra=10, min_length=30) == [31, 90]
+    assert limits(min_length=30, max_length=40) == [31, 40]

@@ -144,10 +144,10 @@ class DecodingConfig:
         """Whether nothing but the model's probabilities counts."""
         return not (self.sample or self.block_ngrams or self.min_length or self.exit)
 
-    def max_lengths(self, source_lengths: Tensor) -> Tensor:
-        """The most tokens each translation may have, from the tokens of its source."""
-        lengths = ((source_lengths * self.max_ratio).long() + self.max_extra).clamp(min=self.min_length + 1)
-        return lengths.clamp(max=self.max_length) if self.max_length else lengths
+    def most_tokens(self, source: int) -> int:
+        """That a translation may have, from how many its source has."""
+        most = max(int(source * self.max_ratio) + self.max_extra, self.min_length + 1)
+        return min(most, self.max_length) if self.max_length else most
 
 
 def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:

@@ -258,9 +258,9 @@ class Speculation:
         limits = torch.zeros(rows, dtype=torch.long, device=device)
         self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
         self.asked = torch.zeros_like(limits)
-        of_all = host_table(weight, rows, dtype=torch.float32)
-        asked, lengths = host_table(weight, 2, rows)
-        self.heard = Heard(host_table(weight, rows, self.room), asked, lengths, of_all)
+        words_found, totals = host_table(weight, rows, self.room), host_table(weight, rows, dtype=torch.float32)
+        self.heard = Heard(words_found, host_table(weight, 2, rows), host_table(weight, rows), totals)
+        self.turns = torch.zeros_like(limits)
         self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
         self.gains = torch.zeros(rows, drafts, device=device)  # of the drafts: nobody asks for them
 
@@ -269,6 +269,7 @@ class Speculation:
 
     def open(self, source: Tensor, limits: Tensor) -> None:
         self.rows.become(Rows.new(limits, self.longest, self.drafts, self.marks.bos, self.marks.pad))
+        self.turns.zero_()
         self.words.fill_(self.marks.bos)
         self.places.copy_(torch.arange(self.drafts + 1, device=self.places.device))
         self.decoder.open(source)
@@ -296,11 +297,11 @@ class Speculation:
         gains, chosen = picking.pick(decoder.choices(decoder.above(words, states, places), never), never)
         rows = self.rows
         found = rows.lengths, rows.limits, rows.last, rows.log_probabilities
-        played = Round(words, places, *found, rows.running, rows.rounds)
+        played = Round(words, places, *found, rows.running, rows.rounds, self.turns)
         picking.settle(played, self.heard, chosen, gains, self.marks.eos)
 
     def told(self, number: int) -> Array | None:
-        return self.heard.asked.numpy() if self.by_kernels else None
+        return self.heard.asked[number % 2].numpy() if self.by_kernels else None
 
     def over(self, answer: Array) -> bool:
         self.known = int(answer.max())

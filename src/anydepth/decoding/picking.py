@@ -63,7 +63,7 @@ def candidates(
         x, weight, x if bias is None else bias, scale, shift, *found,
         rows, size, blocks, shape[-1], x.stride(0), epsilon, *forbidden,
         width, *tile.shape, normed, bias is not None,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=2,
     )  # fmt: skip
     return found
 
@@ -101,7 +101,7 @@ def candidates_kernel(
 
 
 def say(choices: Tensor | Candidates, forbidden: tuple[int, int], said: Said) -> None:
-    """Notes what `pick` picks for R rows, (R, 1, …)."""
+    """Notes what `pick` picks for R rows, (R, 1, …), in tables that are contiguous."""
     launch_pick(choices, forbidden, said.words, said.gains, said)
 
 
@@ -240,7 +240,7 @@ class Heard(NamedTuple):
     tokens: Tensor
     """(R, T) the words found."""
     asked: Tensor
-    """(R,) the length of rows that go on, else -1."""
+    """(2, R) the length of rows that go on, else -1; in turns, since the next round writes while the host reads."""
     lengths: Tensor
     """(R,) how many were found."""
     log_probabilities: Tensor
@@ -261,6 +261,8 @@ class Round(NamedTuple):
     log_probabilities: Tensor
     running: Tensor
     rounds: Tensor
+    turns: Tensor
+    """Rounds of this search, also those of rows that are done."""
 
 
 def settle(played: Round, heard: Heard, chosen: Tensor, gains: Tensor, eos: int) -> None:
@@ -275,7 +277,7 @@ def settle(played: Round, heard: Heard, chosen: Tensor, gains: Tensor, eos: int)
 
 @jit
 def settle_kernel(
-    chosen, gains, words, places, lengths, limits, last, totals, running, rounds,
+    chosen, gains, words, places, lengths, limits, last, totals, running, rounds, turns,
     tokens, asked, told_lengths, told_totals, count, token_row, eos,
     COUNT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -290,9 +292,9 @@ def settle_kernel(
     kept = tl.minimum(kept, limit - length) * runs
     tl.store(tokens + row * token_row + length + number, word, mask=real & (runs > 0))
     gained = tl.load(gains + row * count + number, mask=number < kept, other=0.0)
-    sum = tl.load(totals + row) + tl.sum(gained, 0)
-    tl.store(totals + row, sum)
-    tl.store(told_totals + row, sum)
+    gained_so_far = tl.load(totals + row) + tl.sum(gained, 0)
+    tl.store(totals + row, gained_so_far)
+    tl.store(told_totals + row, gained_so_far)
     final = tl.where(runs > 0, tl.sum(tl.where(number == kept - 1, word, 0), 0), tl.load(last + row))
     length += kept
     runs = runs * ((final != eos) & (length < limit)).to(tl.int64)
@@ -301,6 +303,8 @@ def settle_kernel(
     tl.store(told_lengths + row, length)
     tl.store(last + row, final)
     tl.store(running + row, runs.to(tl.uint8))
-    tl.store(asked + row, tl.where(runs > 0, length, -1))
+    turn = tl.load(turns + row)
+    tl.store(turns + row, turn + 1)
+    tl.store(asked + turn % 2 * tl.num_programs(0) + row, tl.where(runs > 0, length, -1))
     tl.store(places + row * count + number, length + number, mask=real)
     tl.store(words + row * count, final)

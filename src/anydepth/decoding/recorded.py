@@ -7,6 +7,7 @@ attention counts the words that there are (nn/word_attention.py); and fixed plac
 in and its words out. On a CPU the same code runs without being recorded, which is how it is tested.
 """
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -53,6 +54,7 @@ class RecordedSearch:
         self.inner, self.shape, self.marks, self.recorder = search, shape, marks, recorder
         # sources and limits lie together, so that one copy brings both to the GPU
         self.given = torch.zeros(shape.rows * (shape.source + 1), dtype=torch.long, pin_memory=recorder is not None)
+        self.padded, self.limits = (part.numpy() for part in self.parted(self.given))
         self.taken = torch.zeros_like(self.given, device=search.asked.device)
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
@@ -62,14 +64,13 @@ class RecordedSearch:
 
     def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
         """(B, S) padded sources, at most of this shape, and (B,) words allowed, at least 1; on the host."""
-        padded, limits = (part.numpy() for part in self.parted(self.given))  # which is quicker about small things
-        padded.fill(self.marks.pad)
-        padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
-        padded[: len(source), : source.shape[1]] = source
-        limits.fill(0)
-        limits[: len(source)] = max_lengths
+        self.padded.fill(self.marks.pad)
+        self.padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
+        self.padded[: len(source), : source.shape[1]] = source.numpy()
+        self.limits.fill(0)
+        self.limits[: len(source)] = max_lengths.numpy()
         self.taken.copy_(self.given, non_blocking=True)
-        self.inner.begin(limits)
+        self.inner.begin(self.limits)
         self.open()
         self.play(int(max_lengths.max()))
         # on another stream, beside the step that was begun before the last one's answer came
@@ -136,6 +137,8 @@ class RecordedSearches:
         self.device = device
         self.recorder: Recorder | None = None
         self.forget()
+        if device.type == "cuda":  # the last step may still write into the host's memory when nobody needs it any more
+            weakref.finalize(self, torch.cuda.synchronize, device).atexit = False
 
     def forget(self) -> None:
         """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""

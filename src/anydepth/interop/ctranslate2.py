@@ -157,9 +157,7 @@ class CTranslate2Run(Run):
             raise UserError("--sample: not with --engine ctranslate2")
         if decoding.exit:
             raise UserError("exit: CTranslate2 runs all layers for every word; set decoding.exit to 0")
-        limits = decoding.max_lengths(torch.tensor([len(ids) for ids in sources])).clamp(
-            max=self.config.model.max_positions
-        )
+        limits = [min(decoding.most_tokens(len(ids)), self.config.model.max_positions) for ids in sources]
         names, target = self.tokenizers.source.tokens, self.tokenizers.target
         written = target.tokens
         found = self.engine(plans, key).translate_batch(
@@ -167,13 +165,13 @@ class CTranslate2Run(Run):
             beam_size=decoding.beam,
             num_hypotheses=decoding.n_best,
             length_penalty=decoding.length_penalty,
-            max_decoding_length=int(limits.max()),
+            max_decoding_length=max(limits),
             min_decoding_length=decoding.min_length,
             no_repeat_ngram_size=decoding.block_ngrams,
             return_scores=True,
             suppress_sequences=[[written[number]] for number in sorted({target.bos, target.pad} - {target.eos})],
         )
-        return [self.hypotheses(one, limit, decoding) for one, limit in zip(found, limits.tolist())]
+        return [self.hypotheses(one, limit, decoding) for one, limit in zip(found, limits)]
 
     def hypotheses(self, found: Any, limit: int, decoding: DecodingConfig) -> list[Hypothesis]:
         ids = self.tokenizers.target.ids

@@ -2,9 +2,9 @@
 
 With few words, a step reads every weight once and waits for one kernel after the other. Norms, activations and residual
 additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
-eight kernels instead of eighteen. What they compute is rounded where single kernels would round it. Up to five words
-are multiplied one by one, by warps that have a few columns each: tensor cores take sixteen words, and operands that go
-through shared memory.
+eight kernels instead of eighteen. What they compute is rounded where single kernels would round it. Up to four or five
+words are multiplied one by one, by warps that have a few columns each: tensor cores take sixteen words, and operands
+that go through shared memory.
 
 Kernels overlap (nn/overlap.py): a product reads all but the states before it waits for these. Attention is in
 nn/word_attention.py.
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.overlap import wait
+from anydepth.nn.overlap import FRESH, wait
 from anydepth.nn.packed_attention import KERNEL_HEADS, jit, tl, triton
 
 MOST = 64
@@ -44,7 +44,6 @@ class Tile(NamedTuple):
     inner: int
     """Of what is summed over, at a time."""
     warps: int
-    stages: int = 2
     rows: int = FEWEST
     """Of the result."""
     singly: int = 0
@@ -62,7 +61,7 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
     to read, and where it fits in one go, so that a program reads all its weights before it waits."""
     padded, width = triton.next_power_of_2(rows), max(FEWEST, triton.next_power_of_2(inner))
     wide, all_words = columns >= 1024, columns > MANY
-    if rows <= (1 if all_words else 4 if wide else 5):
+    if rows <= (1 if all_words else 4 if wide else 5) and width <= (1024 if all_words else 8192):
         narrow = 64 if columns > 8 * MANY else 16 if all_words else 4 if wide else 2
         warps = max(1, narrow * width // (8192 if all_words else 4096))
         return Tile(narrow, width, warps, rows=padded, singly=rows)
@@ -138,7 +137,7 @@ def project(
         x if gate is None else gate, out, rows, columns, blocks, x.stride(0), epsilon,
         width, *chosen.shape,
         normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
-        num_warps=chosen.warps, num_stages=chosen.stages,
+        num_warps=chosen.warps, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -316,7 +315,7 @@ def project_kernel(
     if GATE:
         factor = tl.load(gate).to(kind).to(tl.float32)
     if ADD:
-        before = tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
+        before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
         x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
         WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,

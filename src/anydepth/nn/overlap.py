@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 
-from anydepth.nn.packed_attention import available, jit, tl
+from anydepth.nn.packed_attention import available, jit, tl, triton
 
 HOPPER = 9
 """The compute capability for which tiles were chosen: others lack room for them, or Triton does not compile them."""
 OVERLAP = True
 """Whether kernels begin before the last one has ended, where the GPU can."""
+
+FRESH = tl.constexpr(".cg") if triton else ".cg"
+"""How to read before waiting what kernels have written: past the cache that multiprocessors have of their own."""
 
 
 def launch(kernel: Any, programs: int, *given: Any, **settings: int) -> None:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from anydepth.nn import overlap
 from anydepth.nn.few_words import FEWEST
-from anydepth.nn.overlap import wait
+from anydepth.nn.overlap import FRESH, wait
 from anydepth.nn.packed_attention import jit, product, tl, triton
 
 SAID, SOURCE = 2048, 4096
-"""Numbers of keys that a word of its own reads at a time, of words before it and of its source."""
+"""What a word by itself reads at a time, of words before it and of its source: so many keys times their size."""
 KEYS = 64
 """Keys that the words of a sentence read together at a time."""
-FEW = 256
+ALONE = 256
 """Words that look at their sources each by itself: what those of a sentence read several times is not much yet."""
 QUERIES = 64
 """Words of a sentence, or hypotheses, that attend at a time, at most: the chip has no room for many more."""
@@ -33,6 +33,8 @@ def attend_said(qkv: Tensor, keys: Tensor, values: Tensor, places: Tensor, seen:
     The new words stand one after the other from places, (B,) or (1,), in keys and values, (B, T, H, d), which get
     theirs. Each sees what stands before them all and, among them, those not after itself. Those of a beam stand at one
     place, in keys and values (B, T, q, H, d), and see what `seen`, (B, q, T, q) scores, allows, and themselves.
+
+    What was said before, and places, are read before the kernel waits: only `qkv` may come from the one before it.
     """
     batch, count, _, heads, size = qkv.shape
     out = qkv.new_empty(batch * count, heads * size)
@@ -57,13 +59,12 @@ def said_kernel(
     qkv, keys, values, out, places, count, key_row, place_row, scale,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, NEW: tl.constexpr, KEYS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One head of one word. What was said before this step, and where it ends, is there before the kernel waits: two
-    kernels at least have come since."""
+    """One head of one word."""
     word, head, states = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS, HEADS * WIDTH
     row, number = word // count, word % count
     column, other, place = tl.arange(0, WIDTH), tl.arange(0, NEW), tl.arange(0, KEYS)
     base = row * key_row + head * WIDTH
-    first = tl.load(places + row * place_row).to(tl.int32)
+    first = tl.load(places + row * place_row, cache_modifier=FRESH).to(tl.int32)
     k, v = load_said(keys + base, values + base, place, first, states, WIDTH)
     wait(OVERLAP)
     here = qkv + row * count * 3 * states + head * WIDTH
@@ -98,8 +99,8 @@ def said_kernel(
 @jit
 def load_said(keys, values, place, first, states, WIDTH: tl.constexpr):
     at = place[:, None] * states + tl.arange(0, WIDTH)[None, :]
-    k = tl.load(keys + at, mask=(place < first)[:, None], other=0.0)
-    return k, tl.load(values + at, mask=(place < first)[:, None], other=0.0)
+    k = tl.load(keys + at, mask=(place < first)[:, None], other=0.0, cache_modifier=FRESH)
+    return k, tl.load(values + at, mask=(place < first)[:, None], other=0.0, cache_modifier=FRESH)
 
 
 @jit
@@ -157,12 +158,12 @@ def beam_kernel(
 
 def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """Words' (B · q, D) queries to the (B, S, H, d) keys and values of their sentence's source → (B · q, D). `seen`,
-    (B, 1, 1, S), is added to their scores: 0 or -∞."""
+    (B, 1, 1, S), is added to their scores: 0 or -∞. Only the queries may come from the kernel before."""
     batch, length, heads, size = keys.shape
     out, count = torch.empty_like(q), len(q) // batch
     given = q, keys, values, out, seen, count, length, keys.stride(0), keys.stride(1), seen.stride(0)
     scale = math.log2(math.e) / math.sqrt(size)
-    if len(q) <= FEW:
+    if len(q) <= ALONE:
         overlap.launch(source_kernel, len(q) * heads, *given, scale, heads, size, SOURCE // size, num_warps=1)
     else:
         tile = max(FEWEST, triton.next_power_of_2(count))
