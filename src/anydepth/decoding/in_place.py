@@ -253,7 +253,7 @@ class Speculation:
     ) -> None:
         """`weight`, any of the model's, tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.drafts = decoder, marks, penalty, drafts
-        self.longest, self.room = words, words + drafts + 1
+        self.room = words + drafts + 1
         self.by_kernels, device = has_kernels(weight), weight.device
         limits = torch.zeros(rows, dtype=torch.long, device=device)
         self.rows = Rows.new(limits, words, drafts, marks.bos, marks.pad)
@@ -268,7 +268,7 @@ class Speculation:
         self.sentences, self.known = int((limits > 0).sum()), 0
 
     def open(self, source: Tensor, limits: Tensor) -> None:
-        self.rows.become(Rows.new(limits, self.longest, self.drafts, self.marks.bos, self.marks.pad))
+        self.rows.restart(limits, self.marks.bos)
         self.turns.zero_()
         self.words.fill_(self.marks.bos)
         self.places.copy_(torch.arange(self.drafts + 1, device=self.places.device))

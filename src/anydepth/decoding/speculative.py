@@ -71,10 +71,13 @@ class Rows:
             rounds=torch.zeros_like(limits),
         )
 
-    def become(self, other: "Rows") -> None:
-        """The same places, other contents."""
-        for name in self.__dataclass_fields__:
-            getattr(self, name).copy_(getattr(other, name))
+    def restart(self, limits: Tensor, bos: int) -> None:
+        """In the same places, with other sentences."""
+        self.limits.copy_(limits)
+        torch.gt(limits, 0, out=self.running)
+        self.last.fill_(bos)
+        for column in (self.lengths, self.log_probabilities, self.rounds):
+            column.zero_()
 
     def take(self, rows: Tensor | slice) -> "Rows":
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
