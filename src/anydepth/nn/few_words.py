@@ -202,38 +202,10 @@ def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 
 @jit
-def multiply_singly(
-    x, weight, norm_scale, norm_shift, x_row, column, columns, epsilon,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """norm(x) weightᵀ, row by row."""
-    weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
-    if NORM:
-        scale = load_row(norm_scale, 0, WIDTH, INNER)
-        shift = load_row(norm_shift, 0, WIDTH, INNER)
-    wait(OVERLAP)
-    row = tl.arange(0, ROWS)
-    if NORM:  # of all rows at the same time: each alone would wait for its sums
-        all_states = load_states(x, x_row, row, SINGLY, 0, WIDTH, INNER)
-        mean, spread = moments(all_states.to(tl.float32), epsilon, WIDTH, INNER)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for number in tl.static_range(SINGLY):
-        states = load_row(x + number * x_row, 0, WIDTH, INNER)
-        if NORM:
-            here = row == number
-            centred = states - tl.sum(tl.where(here, mean, 0.0), 0)
-            centred *= tl.sum(tl.where(here, spread, 0.0), 0)
-            states = (centred * scale + shift).to(x.dtype.element_ty).to(tl.float32)
-        found = tl.sum(states[:, None] * weights.to(tl.float32), 0)
-        total = tl.where((row == number)[:, None], found[None, :], total)
-    return total
-
-
-@jit
 def multiply_at_once(
     x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ, all that is summed over in one tile."""
     weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
@@ -241,12 +213,26 @@ def multiply_at_once(
         scale = load_row(norm_scale, 0, WIDTH, INNER)
         shift = load_row(norm_shift, 0, WIDTH, INNER)
     wait(OVERLAP)
-    states = load_states(x, x_row, row, rows, 0, WIDTH, INNER)
-    if NORM:
+    if NORM or not SINGLY:
+        states = load_states(x, x_row, row, rows, 0, WIDTH, INNER)
+    if NORM:  # of all rows at the same time: each alone would wait for its sums
         mean, spread = moments(states.to(tl.float32), epsilon, WIDTH, INNER)
-        centred = (states.to(tl.float32) - mean[:, None]) * spread[:, None]
-        states = (centred * scale[None, :] + shift[None, :]).to(states.dtype)
-    return tl.dot(states, weights)
+    if not SINGLY:
+        if NORM:
+            centred = (states.to(tl.float32) - mean[:, None]) * spread[:, None]
+            states = (centred * scale[None, :] + shift[None, :]).to(states.dtype)
+        return tl.dot(states, weights)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for number in tl.static_range(SINGLY):
+        one = load_row(x + number * x_row, 0, WIDTH, INNER)
+        if NORM:
+            here = row == number
+            deviation = one - tl.sum(tl.where(here, mean, 0.0), 0)
+            deviation *= tl.sum(tl.where(here, spread, 0.0), 0)
+            one = (deviation * scale + shift).to(x.dtype.element_ty).to(tl.float32)
+        found = tl.sum(one[:, None] * weights.to(tl.float32), 0)
+        total = tl.where((row == number)[:, None], found[None, :], total)
+    return total
 
 
 @jit
@@ -282,15 +268,11 @@ def multiply(
     COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
-    if SINGLY:
-        return multiply_singly(
-            x, weight, norm_scale, norm_shift, x_row, column, columns, epsilon,
-            WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
-        )  # fmt: skip
     if INNER >= WIDTH:
         return multiply_at_once(
-            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon, WIDTH, INNER, NORM, OVERLAP
-        )
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
+        )  # fmt: skip
     wait(OVERLAP)
     return multiply_in_parts(
         x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
