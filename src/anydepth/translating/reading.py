@@ -9,7 +9,7 @@ from anydepth.nn.bridge import Memory
 from anydepth.nn.cache import BeamCache, FixedCache, as_scores
 from anydepth.nn.layers import Layer
 from anydepth.plan import Plan, Plans
-from anydepth.translating import quick
+from anydepth.translating import quick, quick_reading
 
 Step = tuple[Memory, Tensor | None]
 """What a decoder step reads, and its gate."""
@@ -20,6 +20,8 @@ class Reader:
 
     sees: Padded
     """The words of the sources."""
+    words: Tensor | None
+    """(R · S, D) their embeddings, where kernels for few words read them."""
 
     def __init__(self, model: Translator, key: str) -> None:
         self.model, self.key = model, key
@@ -28,18 +30,30 @@ class Reader:
     def look_at(self, source: Tensor) -> None:
         """(R, S), padded."""
         self.model.source.check_length(source.shape[1])
-        dtype = self.model.output.weight.dtype
-        self.source, self.sees = source, Padded(as_scores((source != self.model.pad)[:, None, None, :], dtype))
+        self.source, self.words = source, None
+        if quick_reading.fits(self.model, source):
+            self.words, seen = quick_reading.embed(self.model, source)
+        else:
+            seen = as_scores((source != self.model.pad)[:, None, None, :], self.model.output.weight.dtype)
+        self.sees = Padded(seen)
 
     def steps(self, plans: Plans, memory: Tensor | None = None) -> list[Step]:
         """Of the decoder; a `memory`, (R, S, D), is all that it reads of the sources, known from before."""
-        positions = torch.arange(self.source.shape[1], device=self.source.device)[None]
         encoder_gates, gates = self.gates(plans)
         if memory is not None:
             memories = [Memory(memory)] * len(plans.decoder)
         else:
-            memories = self.model.encode(self.source, positions, self.sees, plans, encoder_gates)
+            memories = self.read(plans, encoder_gates)
         return list(zip(memories, [None] * len(memories) if gates is None else gates))
+
+    def read(self, plans: Plans, gates: Tensor | None) -> list[Memory]:
+        """What each decoder step attends to."""
+        if self.words is not None and (gates is None or gates.dim() == 1):
+            assert self.sees.keys is not None
+            state = quick_reading.read(self.model, self.words, plans.encoder, gates, self.sees.keys)
+            return [Memory(state)] * len(plans.decoder)
+        positions = torch.arange(self.source.shape[1], device=self.source.device)[None]
+        return self.model.encode(self.source, positions, self.sees, plans, gates)
 
     def gates(self, plans: Plans) -> tuple[Tensor | None, Tensor | None]:
         """Computed once, unless each sentence has its own."""
@@ -68,7 +82,7 @@ class Part:
         gates = [gate for _, gate in steps if gate is not None]
         self.gates = torch.stack(gates) if gates else None
         for step, layer in enumerate(self.plan.layers):
-            model.decoder.hold(layer, self.cache.slots[step], self.memories[step])
+            quick_reading.hold(model, layer, self.cache.slots[step], self.memories[step])
 
     def run(self, model: Translator, x: Tensor, sees_memory: Padded) -> Tensor:
         """(R, q, D) the state below these steps → that above."""
