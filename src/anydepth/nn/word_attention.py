@@ -164,56 +164,45 @@ def attend_source(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tens
     given = q, keys, values, out, seen, count, length, keys.stride(0), keys.stride(1), seen.stride(0)
     scale = math.log2(math.e) / math.sqrt(size)
     if len(q) <= ALONE:
-        settings = heads, size, SOURCE // size, True
-        overlap.launch(source_kernel, len(q) * heads, *given, heads * size, scale, *settings, num_warps=1)
+        overlap.launch(source_kernel, len(q) * heads, *given, scale, heads, size, SOURCE // size, num_warps=1)
     else:
         tile = max(FEWEST, triton.next_power_of_2(count))
         overlap.launch(beam_source_kernel, batch * heads, *given, scale, heads, size, tile, KEYS, num_warps=4)
     return out
 
 
-def attend_each_other(qkv: Tensor, seen: Tensor) -> Tensor:
-    """The words of each source to all of them that are seen: (B, S, 3, H, d) → (B · S, D). `seen` as above.
-
-    Queries, keys and values come from the kernel before: nothing is read before this one waits.
-    """
-    batch, length, _, heads, size = qkv.shape
-    queries, keys, values = qkv.unbind(2)
-    out = qkv.new_empty(batch * length, heads * size)
-    overlap.launch(
-        source_kernel, len(out) * heads,
-        queries, keys, values, out, seen, length, length, qkv.stride(0), qkv.stride(1), seen.stride(0), qkv.stride(1),
-        math.log2(math.e) / math.sqrt(size), heads, size, SOURCE // size, False, num_warps=1,
-    )  # fmt: skip
-    return out
-
-
 @jit
 def source_kernel(
-    queries, keys, values, out, seen, count, length, key_row, key_word, seen_row, query_row, scale,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, KNOWN: tl.constexpr, OVERLAP: tl.constexpr,
+    queries, keys, values, out, seen, count, length, key_row, key_word, seen_row, scale,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One head of one word. Keys that are known before the queries are read before the kernel waits."""
+    """One head of one word."""
     word, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
     row, column = word // count, tl.arange(0, WIDTH)
     base, seen = row * key_row + head * WIDTH, seen + row * seen_row
-    if KNOWN:
-        k, v, allowed = load_source(keys + base, values + base, seen, 0, length, key_word, KEYS, WIDTH)
+    k, v, allowed = load_source(keys + base, values + base, seen, 0, length, key_word, KEYS, WIDTH)
     wait(OVERLAP)
-    if not KNOWN:
-        k, v, allowed = load_source(keys + base, values + base, seen, 0, length, key_word, KEYS, WIDTH)
-    q = tl.load(queries + word * query_row + head * WIDTH + column).to(tl.float32) * scale
+    here = word * HEADS * WIDTH + head * WIDTH + column
+    q = tl.load(queries + here).to(tl.float32) * scale
+    found = look_through(q, k, v, allowed, keys + base, values + base, seen, length, key_word, KEYS, WIDTH)
+    tl.store(out + here, found.to(out.dtype.element_ty))
+
+
+@jit
+def look_through(
+    q, k, v, allowed, keys, values, seen, length, key_word, KEYS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """What one query finds in a source whose first words are read already."""
     scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + allowed
     highest = tl.maximum(tl.max(scores, 0), -1e30)  # a number even where nothing is seen
     p = tl.exp2(scores - highest)
     total = tl.sum(p, 0)
     attended = tl.sum(p.to(v.dtype).to(tl.float32)[:, None] * v.to(tl.float32), 0)
     for start in range(KEYS, length, KEYS):
-        k, v, allowed = load_source(keys + base, values + base, seen, start, length, key_word, KEYS, WIDTH)
+        k, v, allowed = load_source(keys, values, seen, start, length, key_word, KEYS, WIDTH)
         scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + allowed
         highest, total, attended = attend_more(highest, total, attended, scores, v)
-    found = attended / tl.where(total > 0, total, 1.0)
-    tl.store(out + word * HEADS * WIDTH + head * WIDTH + column, found.to(out.dtype.element_ty))
+    return attended / tl.where(total > 0, total, 1.0)
 
 
 @jit

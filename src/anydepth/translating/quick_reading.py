@@ -7,7 +7,7 @@ it leaves to them. An encoder layer takes five kernels instead of eight or nine.
 from torch import Tensor
 
 from anydepth.models import Translator
-from anydepth.nn import few_words, source_words, word_attention
+from anydepth.nn import few_words, source_words
 from anydepth.nn.bridge import LastState, Memory
 from anydepth.nn.cache import BeamSlot, FixedSlot
 from anydepth.nn.layers import Layer
@@ -50,7 +50,7 @@ def read_layer(layer: Layer, x: Tensor, gate: Tensor | None, seen: Tensor) -> Te
     attention = layer.attention
     qkv = few_words.project(x, *quick.weights(attention.qkv), quick.entered(layer, layer.attention_norm))
     qkv = qkv.view(len(seen), -1, 3, attention.heads, x.shape[1] // attention.heads)
-    attended = word_attention.attend_each_other(qkv, seen)
+    attended = source_words.attend(qkv, seen)
     x = few_words.project(attended, *quick.weights(attention.out), residual=x, gate=gate)
     inner = few_words.project(x, *quick.weights(layer.grow), quick.entered(layer, layer.ffn_norm), layer.activation)
     return few_words.project(inner, *quick.weights(layer.shrink), residual=x, gate=gate)
