@@ -81,6 +81,17 @@ def test_products(
 
 
 @kernels
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("rows", "width", "columns"), [(2, 48, 40), (20, 96, 16), (33, 1040, 24)])
+def test_products_of_several_matrices(rows: int, width: int, columns: int, bias: bool) -> None:
+    x = random(rows, width)
+    for count in (1, 3, source_words.TOGETHER + 2):
+        products = [nn.Linear(width, columns, bias).to(DEVICE, HALF).requires_grad_(False) for _ in range(count)]
+        for found, product in zip(source_words.project_each(x, products), products, strict=True):
+            assert_close(found, F.linear(x.float(), product.weight.float(), product.bias.float() if bias else None))
+
+
+@kernels
 def test_embeddings() -> None:
     words, positions = random(9, 20), random(50, 20)
     tokens, places = torch.tensor([[3, 5], [1, 8]], device=DEVICE), torch.tensor([[6, 49]], device=DEVICE)
@@ -545,6 +556,8 @@ def compiled_for_hopper(kernel: Any, given: tuple[Any, ...], settings: dict[str,
             constants[number,] = value
         elif isinstance(value, Tensor) or (kind == "i32" and value % 16 == 0):
             hints[number,] = [["tt.divisibility", 16]]
+        elif isinstance(value, tuple):  # of tensors
+            hints |= {(number, place): [["tt.divisibility", 16]] for place in range(len(value))}
     return compile(ASTSource(kernel, signature, constants, hints), GPUTarget("cuda", 90, 32), settings)
 
 
@@ -567,6 +580,8 @@ def launches() -> None:
     few_words.embed(table[:, :1], table[:1, :1], one(9, 512), one(9, 512), 2.0, table[0, :1])
     source_words.embed(table, one(9, 512), one(9, 512), 2.0, 0)
     source_words.normalise(one(4, 512), nn.LayerNorm(512).bfloat16())
+    for rows in (3, 16, 64):
+        source_words.project_each(one(rows, 512), [nn.Linear(512, 1024).bfloat16()] * 3)
     for length in (16, 64):
         source_words.attend(one(1, length, 3, HEADS, SIZE), one(1, 1, 1, length))
     hypotheses = one(2, 2, 99, most, HEADS, SIZE), one(2, most, 99, most)
@@ -591,6 +606,7 @@ EARLY = (
     few_words.project_kernel,
     picking.candidates_kernel,
     source_words.norm_kernel,
+    source_words.project_each_kernel,
     word_attention.said_kernel,
     word_attention.source_kernel,
 )
@@ -612,7 +628,7 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 14
+    assert len(seen) == 15
 
 
 @on_gpu

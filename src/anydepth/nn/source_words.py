@@ -4,15 +4,19 @@
 # (kernels are written in Triton's language, in which an annotation means something else)
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST, load_row, moments
+from anydepth.nn.few_words import FEWEST, choose_tile, load_row, moments, multiply
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 from anydepth.nn.word_attention import SOURCE, load_source, look_through
+
+TOGETHER = 8
+"""Matrices that a kernel takes: always so many, or each number of layers would have to be compiled by itself."""
 
 
 def embed(source: Tensor, words: Tensor, positions: Tensor, scale: float, pad: int) -> tuple[Tensor, Tensor]:
@@ -100,3 +104,53 @@ def norm_kernel(
     mean, spread = moments(states, epsilon, WIDTH, PADDED)
     normed = (states - mean[:, None]) * spread[:, None] * scale + shift
     tl.store(out + at + columns, normed.to(out.dtype.element_ty), mask=columns < WIDTH)
+
+
+def project_each(x: Tensor, products: Sequence[nn.Linear]) -> list[Tensor]:
+    """x by several matrices of one shape, (R, D) → (R, N) each, and a kernel for every few of them. Only x may come
+    from the kernel before."""
+    several = (products[first : first + TOGETHER] for first in range(0, len(products), TOGETHER))
+    return [found for some in several for found in project_together(x, some)]
+
+
+def project_together(x: Tensor, products: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
+    """As above, TOGETHER at most."""
+    (rows, width), (columns, _), full = x.shape, products[0].weight.shape, products[0].bias is not None
+    out, tile = x.new_empty(len(products), rows, columns), choose_tile(rows, columns, width)
+    given = [*products, *[products[0]] * (TOGETHER - len(products))]
+    weights, biases = tuple(each.weight for each in given), tuple(each.bias if full else x for each in given)
+    blocks = triton.cdiv(rows, tile.rows)
+    programs = blocks * triton.cdiv(columns, tile.columns)
+    overlap.launch(
+        project_each_kernel, len(products) * programs,
+        x, weights, biases, out, rows, columns, blocks, programs, x.stride(0),
+        TOGETHER, width, *tile.shape, full, num_warps=tile.warps, num_stages=2,
+    )  # fmt: skip
+    return out.unbind()
+
+
+@jit
+def project_each_kernel(
+    x, weights, biases, out, rows, columns, blocks, programs, x_row,
+    TOGETHER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    SINGLY: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """As `project_kernel`, of the matrix whose turn it is."""
+    number, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    weight, bias = weights[0], biases[0]
+    for other in tl.static_range(1, TOGETHER):
+        weight = tl.where(number == other, weights[other], weight)
+        bias = tl.where(number == other, biases[other], bias)
+    row = program % blocks * ROWS + tl.arange(0, ROWS)
+    column = program // blocks * COLUMNS + tl.arange(0, COLUMNS)
+    if BIAS:
+        shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+    total = multiply(
+        x, weight, x, x, x_row, row, rows, column, columns, 0.0,
+        WIDTH, INNER, False, SINGLY, ROWS, COLUMNS, OVERLAP,
+    )  # fmt: skip
+    if BIAS:
+        total += shift
+    at = (number.to(tl.int64) * rows + row[:, None]) * columns + column[None, :]
+    real = (row < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=real)

@@ -4,12 +4,14 @@ The same computation as `Translator.encode` and `Layer.hold`, for the encoders t
 it leaves to them. An encoder layer takes five kernels instead of eight or nine.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from anydepth.models import Translator
 from anydepth.nn import few_words, source_words
+from anydepth.nn.attention import split_heads
 from anydepth.nn.bridge import LastState, Memory
-from anydepth.nn.cache import BeamSlot, FixedSlot
 from anydepth.nn.layers import Layer
 from anydepth.plan import Plan
 from anydepth.translating import quick
@@ -56,14 +58,17 @@ def read_layer(layer: Layer, x: Tensor, gate: Tensor | None, seen: Tensor) -> Te
     return few_words.project(inner, *quick.weights(layer.shrink), residual=x, gate=gate)
 
 
-def hold(model: Translator, number: int, slot: BeamSlot | FixedSlot, memory: Memory) -> None:
-    """Prepares a memory for the attention of a decoder layer ahead of the first word."""
-    layer, state = model.decoder.layers[number], memory.state
-    if state is None or not takes(model, state.shape[:2].numel()):
-        model.decoder.hold(number, slot, memory)
+def hold(model: Translator, plan: Plan, slots: Sequence[quick.QuickSlot], memories: Sequence[Memory]) -> None:
+    """Prepares what the steps of a decoder attend to ahead of the first word: all at once where they read the same."""
+    state = memories[0].state if memories else None
+    alike = state is not None and all(memory.state is state for memory in memories)
+    if not alike or state is None or not takes(model, state.shape[:2].numel()):
+        for number, slot, memory in zip(plan.layers, slots, memories):
+            model.decoder.hold(number, slot, memory)
         return
-    assert isinstance(layer, Layer)
-    assert layer.cross is not None
-    pair = few_words.project(state.flatten(0, 1), *quick.weights(layer.cross.key_value))
-    key, value = pair.view(*state.shape[:2], 2, layer.cross.heads, -1).unbind(2)
-    slot.memory.pair = key, value
+    layers = [model.decoder.layers[number] for number in plan.layers]
+    crosses = [layer.cross for layer in layers if isinstance(layer, Layer) and layer.cross is not None]
+    pairs = source_words.project_each(state.flatten(0, 1), [cross.key_value for cross in crosses])
+    for slot, cross, pair in zip(slots, crosses, pairs):
+        key, value = split_heads(pair.view(*state.shape[:2], -1), 2, cross.heads)
+        slot.memory.pair = key, value

@@ -81,8 +81,7 @@ class Part:
         self.memories = [memory for memory, _ in steps]
         gates = [gate for _, gate in steps if gate is not None]
         self.gates = torch.stack(gates) if gates else None
-        for step, layer in enumerate(self.plan.layers):
-            quick_reading.hold(model, layer, self.cache.slots[step], self.memories[step])
+        quick_reading.hold(model, self.plan, self.cache.slots, self.memories)
 
     def run(self, model: Translator, x: Tensor, sees_memory: Padded) -> Tensor:
         """(R, q, D) the state below these steps → that above."""
