@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for
 
 from anydepth.decoding import decoder, in_place, picking
 from anydepth.decoding.picking import Heard, Round, Said
+from anydepth.decoding.restarting import restart
 from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
@@ -409,6 +410,7 @@ def test_sources_that_kernels_do_not_read(what: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", MODELS)
 def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = a_model(name), source_on(DEVICE)
+    encodings = Encodings(model, monkeypatch)
     draws = torch.Generator().manual_seed(0)
     words = torch.randint(4, 23, (6, 3, beam), generator=draws).to(DEVICE)
     parents = torch.randint(0, beam, (6, 3, beam), generator=draws).to(DEVICE)
@@ -426,6 +428,7 @@ def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monk
         return logits
 
     both_ways(monkeypatch, say)
+    assert encodings.count == 1
 
 
 @kernels
@@ -435,6 +438,7 @@ def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monk
 def test_drafts_have_the_logits_of_single_kernels(shared: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_attention, "QUERIES", most)
     model, source = a_model("plain"), source_on(DEVICE)
+    encodings = Encodings(model, monkeypatch)
     draft = Plan((0, 1)) if shared else Plan((0, 3))
     words = torch.randint(4, 23, (3, 4), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     words[2, 3] = PAD
@@ -450,6 +454,7 @@ def test_drafts_have_the_logits_of_single_kernels(shared: bool, most: int, monke
         return logits
 
     both_ways(monkeypatch, say)
+    assert encodings.count == (1 if shared else 2)
 
 
 class Judging:
@@ -503,6 +508,25 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     assert torch.equal(heard.log_probabilities, ours.log_probabilities)
     assert len(set(theirs.lengths.tolist())) > 5
     assert 0 < int(theirs.running.sum()) < rows - 9
+
+
+@kernels
+@pytest.mark.parametrize("bos", [1, 5])
+def test_accounts_are_set_back_by_a_kernel(bos: int) -> None:
+    limits = torch.tensor([7, 0, 3], device=DEVICE)
+    ours, theirs = (Rows.new(limits.flip(0), 9, 2, bos=2, pad=PAD) for _ in range(2))
+    for each in (ours, theirs):
+        for column in (each.lengths, each.last, each.log_probabilities, each.rounds):
+            column.fill_(4)
+    words, places, turns = (torch.full(shape, 8, device=DEVICE) for shape in ((3, 3), (3, 3), (3,)))
+    found = ours.lengths, ours.limits, ours.last, ours.log_probabilities
+    restart(Round(words, places, *found, ours.running, ours.rounds, turns), limits, bos)
+    theirs.restart(limits, bos)
+    for name in ("lengths", "limits", "last", "log_probabilities", "running", "rounds"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    assert (words == bos).all()
+    assert places.tolist() == [[0, 1, 2]] * 3
+    assert not turns.any()
 
 
 @kernels
@@ -600,6 +624,7 @@ def launches() -> None:
     accounts = *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
     heard = Heard(table, table[:2, :4], table[:, 0], gains[:, 0])
     picking.settle(Round(table, table, *accounts), heard, table, gains, 2)
+    restart(Round(table, table, *accounts), table[:, 0], 1)
 
 
 EARLY = (
@@ -628,15 +653,16 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 15
+    assert len(seen) == 16
 
 
 @on_gpu
+@pytest.mark.parametrize("sentences", [30, 4], ids=["many sources", "few words of sources"])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded as graphs and replayed, to the last bit: they compute the same in the same order."""
-    model, source = a_model("plain"), random_batch([(n % 13 + 1, 2) for n in range(30)]).source
-    limits = torch.tensor([40 - n for n in range(30)])
+    model, source = a_model("plain"), random_batch([(4 * n % 13 + 1, 2) for n in range(sentences)]).source
+    limits = torch.tensor([40 - n for n in range(sentences)])
     found = []
     for early in (True, False, True):
         monkeypatch.setattr(overlap, "OVERLAP", early)
@@ -646,4 +672,5 @@ def test_kernels_that_overlap_say_what_others_say(name: str, monkeypatch: pytest
     assert len({word for (one, *_) in found[0][0] for word in one.tokens}) > 3
     assert quick.fits(model)
     (made,) = searcher.recorded.made.values()
+    assert (made.inner.decoder.reader.words is not None) == (sentences == 4)
     assert (list(made.steps) == [made.inner.room]) == (SEARCHES[name].beam == 1)

@@ -25,6 +25,7 @@ from anydepth.decoding.decoder import (
     most_probable,
 )
 from anydepth.decoding.picking import Candidates, Heard, Round, Said
+from anydepth.decoding.restarting import restart
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
 
@@ -268,10 +269,10 @@ class Speculation:
         self.sentences, self.known = int((limits > 0).sum()), 0
 
     def open(self, source: Tensor, limits: Tensor) -> None:
-        self.rows.restart(limits, self.marks.bos)
-        self.turns.zero_()
-        self.words.fill_(self.marks.bos)
-        self.places.copy_(torch.arange(self.drafts + 1, device=self.places.device))
+        if self.by_kernels:
+            restart(self.round, limits, self.marks.bos)
+        else:
+            self.rows.restart(limits, self.marks.bos)
         self.decoder.open(source)
 
     def reach(self, number: int) -> int:
@@ -295,10 +296,14 @@ class Speculation:
             if k < self.drafts:
                 picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.choices(states[k], never), never)
         gains, chosen = picking.pick(decoder.choices(decoder.above(words, states, places), never), never)
+        picking.settle(self.round, self.heard, chosen, gains, self.marks.eos)
+
+    @property
+    def round(self) -> Round:
+        """The accounts, where kernels keep them."""
         rows = self.rows
         found = rows.lengths, rows.limits, rows.last, rows.log_probabilities
-        played = Round(words, places, *found, rows.running, rows.rounds, self.turns)
-        picking.settle(played, self.heard, chosen, gains, self.marks.eos)
+        return Round(self.words, self.places, *found, rows.running, rows.rounds, self.turns)
 
     def told(self, number: int) -> Array | None:
         return self.heard.asked[number % 2].numpy() if self.by_kernels else None

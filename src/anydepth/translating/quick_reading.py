@@ -1,7 +1,7 @@
 """Sources of few words read on a GPU by kernels of their own, as decoder steps are (translating/quick.py).
 
 The same computation as `Translator.encode` and `Layer.hold`, for the encoders that most models have; what it cannot do,
-it leaves to them. An encoder layer takes five kernels instead of eight or nine.
+it leaves to them. An encoder layer takes five kernels instead of ten.
 """
 
 from collections.abc import Sequence
