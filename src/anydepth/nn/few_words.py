@@ -76,38 +76,51 @@ def takes(width: int, heads: int, weight: Tensor) -> bool:
     return known and overlap.is_hopper(weight.device)
 
 
-def embed(
-    tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float, noted: Tensor | None = None
-) -> Tensor:
-    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D). Where all
-    stand at one place, it may be noted, in (1,)."""
-    places, width = places.expand_as(tokens), words.shape[1]
-    out = words.new_empty(tokens.numel(), width)
+class Vectors(NamedTuple):
+    """What words are embedded with."""
+
+    words: Tensor
+    """(V, D)"""
+    positions: Tensor
+    """(T, D)"""
+    scale: float
+    """Of words."""
+
+
+def embed(tokens: Tensor, places: Tensor, vectors: Vectors, out: Tensor | None = None) -> Tensor:
+    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D)."""
+    places, width = places.expand_as(tokens), vectors.words.shape[1]
+    out = vectors.words.new_empty(tokens.numel(), width) if out is None else out
     overlap.launch(
-        embed_kernel, len(out),
-        tokens, places, words, positions, out, places if noted is None else noted, scale, tokens.shape[1],
-        *tokens.stride(), *places.stride(), width, triton.next_power_of_2(width), noted is not None, num_warps=4,
+        embed_kernel, tokens.numel(),
+        tokens, places, *vectors, out, len(vectors.positions), tokens.shape[1], *tokens.stride(), *places.stride(),
+        width, triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
     return out
 
 
 @jit
 def embed_kernel(
-    tokens, places, words, positions, out, noted, scale, count, token_row, token_column, place_row, place_column,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+    tokens, places, words, positions, scale, out, longest, count, token_row, token_column, place_row, place_column,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     wait(OVERLAP)
     row, column = tl.program_id(0) // count, tl.program_id(0) % count
-    token = tl.load(tokens + row * token_row + column * token_column).to(tl.int64)
-    place = tl.load(places + row * place_row + column * place_column).to(tl.int64)
+    token = tl.load(tokens + row * token_row + column * token_column)
+    place = tl.load(places + row * place_row + column * place_column)
+    embed_word(token, place, words, positions, scale, out + tl.program_id(0) * WIDTH, longest, WIDTH, PADDED)
+
+
+@jit
+def embed_word(token, place, words, positions, scale, out, longest, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Beyond the last position, where words are drafted and never kept, as at the last."""
     columns = tl.arange(0, PADDED)
     kind = out.dtype.element_ty
     real = columns < WIDTH
-    word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
+    word = (tl.load(words + token.to(tl.int64) * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
+    place = tl.minimum(place, longest - 1).to(tl.int64)
     position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
-    tl.store(out + tl.program_id(0) * WIDTH + columns, word.to(tl.float32) + position, mask=real)
-    if NOTED:
-        tl.store(noted, place)
+    tl.store(out + columns, word.to(tl.float32) + position, mask=real)
 
 
 def project(
@@ -119,22 +132,25 @@ def project(
     residual: Tensor | None = None,
     gate: Tensor | None = None,
     tile: Tile | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate.
+    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N), perhaps into `out`, whose rows may be
+    apart. Without a residual there is no gate.
 
     All but x is read before the kernel waits, and must not come from the one before it.
     """
     (rows, width), columns = x.shape, len(weight)
     if rows > (MOST if columns <= MANY else FEW):
-        return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
-    out = x.new_empty(rows, columns)
+        found = by_single_kernels(x, weight, bias, norm, activation, residual, gate)
+        return found if out is None else out.copy_(found)
+    out = x.new_empty(rows, columns) if out is None else out
     scale, shift, epsilon, normed = parts_of(norm, x)
     chosen = tile or choose_tile(rows, columns, width)
     blocks = triton.cdiv(rows, chosen.rows)
     overlap.launch(
         project_kernel, blocks * triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
-        x if gate is None else gate, out, rows, columns, blocks, x.stride(0), epsilon,
+        x if gate is None else gate, out, rows, columns, blocks, x.stride(0), out.stride(0), epsilon,
         width, *chosen.shape,
         normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
         num_warps=chosen.warps, num_stages=2,
@@ -282,7 +298,7 @@ def multiply(
 
 @jit
 def project_kernel(
-    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, epsilon,
+    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, out_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr,
     GATE: tl.constexpr, OVERLAP: tl.constexpr,
@@ -290,13 +306,13 @@ def project_kernel(
     kind = out.dtype.element_ty
     row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)  # those that read the same weights side by side
     column = tl.program_id(0) // blocks * COLUMNS + tl.arange(0, COLUMNS)
-    at = row[:, None] * columns + column[None, :]
     real = (row < rows)[:, None] & (column < columns)[None, :]
     if BIAS:
         shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     if GATE:
         factor = tl.load(gate).to(kind).to(tl.float32)
     if ADD:
+        at = row[:, None] * columns + column[None, :]
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
         x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
@@ -314,4 +330,4 @@ def project_kernel(
         total = (total.to(tl.float32) * factor).to(kind)
     if ADD:
         total = (before + total.to(tl.float32)).to(kind)
-    tl.store(out + at, total, mask=real)
+    tl.store(out + row[:, None] * out_row + column[None, :], total, mask=real)

@@ -184,17 +184,25 @@ def source_kernel(
     wait(OVERLAP)
     here = word * HEADS * WIDTH + head * WIDTH + column
     q = tl.load(queries + here).to(tl.float32) * scale
+    found = look_through(q, k, v, allowed, keys + base, values + base, seen, length, key_word, KEYS, WIDTH)
+    tl.store(out + here, found.to(out.dtype.element_ty))
+
+
+@jit
+def look_through(
+    q, k, v, allowed, keys, values, seen, length, key_word, KEYS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """What one query finds in a source whose first words are read already."""
     scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + allowed
     highest = tl.maximum(tl.max(scores, 0), -1e30)  # a number even where nothing is seen
     p = tl.exp2(scores - highest)
     total = tl.sum(p, 0)
     attended = tl.sum(p.to(v.dtype).to(tl.float32)[:, None] * v.to(tl.float32), 0)
     for start in range(KEYS, length, KEYS):
-        k, v, allowed = load_source(keys + base, values + base, seen, start, length, key_word, KEYS, WIDTH)
+        k, v, allowed = load_source(keys, values, seen, start, length, key_word, KEYS, WIDTH)
         scores = tl.sum(k.to(tl.float32) * q[None, :], 1) + allowed
         highest, total, attended = attend_more(highest, total, attended, scores, v)
-    found = attended / tl.where(total > 0, total, 1.0)
-    tl.store(out + here, found.to(out.dtype.element_ty))
+    return attended / tl.where(total > 0, total, 1.0)
 
 
 @jit
