@@ -53,7 +53,9 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 @kernels
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
-@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 64)], ids=["chosen", "small"])
+@pytest.mark.parametrize(
+    "tile", [None, Tile(16, 32, 4, 64), Tile(4, 2048, 1, 4, singly=3)], ids=["chosen", "small", "three by three"]
+)
 @pytest.mark.parametrize(
     ("rows", "width", "columns"), [(1, 48, 40), (2, 8, 16), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
 )

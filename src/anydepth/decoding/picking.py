@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import few_words, overlap
-from anydepth.nn.few_words import Vectors, choose_tile, embed_word, multiply, parts_of
+from anydepth.nn.few_words import Vectors, choose_tile, embed_word, multiply, parts_of, rows_of
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 
@@ -69,7 +69,7 @@ def candidates(
     scale, shift, epsilon, normed = parts_of(norm, x)
     shape = (*states.shape[:2], triton.cdiv(size, tile.columns))
     found = Candidates(x.new_empty(shape, dtype=torch.int32), *x.new_empty(3, *shape, dtype=torch.float32).unbind())
-    blocks = triton.cdiv(rows, tile.rows)
+    blocks = tile.blocks(rows)
     overlap.launch(
         candidates_kernel, blocks * shape[-1],
         x, weight, x if bias is None else bias, scale, shift, *found,
@@ -87,12 +87,13 @@ def candidates_kernel(
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    row, part = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS), tl.program_id(0) // blocks
+    first, row = rows_of(blocks, rows, ROWS, SINGLY)
+    part = tl.program_id(0) // blocks
     word = part * COLUMNS + tl.arange(0, COLUMNS)
     if BIAS:
         shift = tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
     scores = multiply(
-        x, weight, norm_scale, norm_shift, x_row, row, rows, word, size, epsilon,
+        x, weight, norm_scale, norm_shift, x_row, first, row, rows, word, size, epsilon,
         WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:

@@ -49,6 +49,10 @@ class Tile(NamedTuple):
     singly: int = 0
     """Rows that are multiplied one by one, if they are."""
 
+    def blocks(self, rows: int) -> int:
+        """Programs for so many rows of the same columns."""
+        return triton.cdiv(rows, self.singly or self.rows)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """For a kernel."""
@@ -146,7 +150,7 @@ def project(
     out = x.new_empty(rows, columns) if out is None else out
     scale, shift, epsilon, normed = parts_of(norm, x)
     chosen = tile or choose_tile(rows, columns, width)
-    blocks = triton.cdiv(rows, chosen.rows)
+    blocks = chosen.blocks(rows)
     overlap.launch(
         project_kernel, blocks * triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
@@ -198,6 +202,17 @@ def load_weights(weight, column, columns, first, WIDTH: tl.constexpr, INNER: tl.
 
 
 @jit
+def rows_of(blocks, rows, ROWS: tl.constexpr, SINGLY: tl.constexpr):
+    """The first row of a program's, and all of them, padded with such as there are none. Programs that read the same
+    weights stand side by side."""
+    first = tl.program_id(0) % blocks * (SINGLY if SINGLY else ROWS)
+    row = first + tl.arange(0, ROWS)
+    if SINGLY:
+        row = tl.where(tl.arange(0, ROWS) < SINGLY, row, rows)
+    return first, row
+
+
+@jit
 def load_row(row, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
     inner = first + tl.arange(0, INNER)
     return tl.load(row + inner, mask=inner < WIDTH, other=0.0).to(tl.float32)
@@ -219,7 +234,7 @@ def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 @jit
 def multiply_at_once(
-    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -240,14 +255,15 @@ def multiply_at_once(
         return tl.dot(states, weights)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for number in tl.static_range(SINGLY):
-        one = load_row(x + number * x_row, 0, WIDTH, INNER)
+        here = row == first + number
+        # where there is none, the last one again
+        one = load_row(x + tl.minimum(first + number, rows - 1) * x_row, 0, WIDTH, INNER)
         if NORM:
-            here = row == number
             deviation = one - tl.sum(tl.where(here, mean, 0.0), 0)
             deviation *= tl.sum(tl.where(here, spread, 0.0), 0)
             one = (deviation * scale + shift).to(x.dtype.element_ty).to(tl.float32)
         found = tl.sum(one[:, None] * weights.to(tl.float32), 0)
-        total = tl.where((row == number)[:, None], found[None, :], total)
+        total = tl.where(here[:, None], found[None, :], total)
     return total
 
 
@@ -279,14 +295,14 @@ def multiply_in_parts(
 
 @jit
 def multiply(
-    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
     if INNER >= WIDTH:
         return multiply_at_once(
-            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
             WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
         )  # fmt: skip
     wait(OVERLAP)
@@ -304,7 +320,7 @@ def project_kernel(
     GATE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     kind = out.dtype.element_ty
-    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)  # those that read the same weights side by side
+    first, row = rows_of(blocks, rows, ROWS, SINGLY)
     column = tl.program_id(0) // blocks * COLUMNS + tl.arange(0, COLUMNS)
     real = (row < rows)[:, None] & (column < columns)[None, :]
     if BIAS:
@@ -315,7 +331,7 @@ def project_kernel(
         at = row[:, None] * columns + column[None, :]
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
-        x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+        x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
         WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
