@@ -14,7 +14,7 @@ from torch import Tensor, nn
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
 from anydepth.decoding import decoder, in_place, picking
-from anydepth.decoding.picking import Heard, Round, Said
+from anydepth.decoding.picking import Heard, Next, Round, Said
 from anydepth.decoding.restarting import restart
 from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
@@ -22,9 +22,9 @@ from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.models import Translator, TranslatorConfig
-from anydepth.nn import few_words, overlap, source_words, word_attention
+from anydepth.nn import few_words, looking, overlap, source_words, word_attention
 from anydepth.nn.cache import as_scores
-from anydepth.nn.few_words import Tile
+from anydepth.nn.few_words import Tile, Vectors
 from anydepth.nn.layers import LayerConfig
 from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan
@@ -56,7 +56,9 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 @kernels
 @pytest.mark.parametrize("activation", [None, F.relu, F.gelu], ids=["none", "relu", "gelu"])
-@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4, 64)], ids=["chosen", "small"])
+@pytest.mark.parametrize(
+    "tile", [None, Tile(16, 32, 4, 64), Tile(4, 2048, 1, 4, singly=3)], ids=["chosen", "small", "three by three"]
+)
 @pytest.mark.parametrize(
     ("rows", "width", "columns"), [(1, 48, 40), (2, 8, 16), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
 )
@@ -93,15 +95,23 @@ def test_products_of_several_matrices(rows: int, width: int, columns: int, bias:
 
 
 @kernels
+@pytest.mark.parametrize("rows", [3, 65])
+def test_products_go_where_they_are_wanted(rows: int) -> None:
+    x, weight, table = random(rows, 48), random(40, 48), torch.zeros(rows, 3, 40, dtype=HALF, device=DEVICE)
+    found = few_words.project(x, weight, None, out=table[:, 1])
+    assert torch.equal(found, few_words.project(x, weight, None))
+    assert torch.equal(found, table[:, 1])
+    assert not table[:, ::2].any()
+
+
+@kernels
 def test_embeddings() -> None:
     words, positions = random(9, 20), random(50, 20)
     tokens, places = torch.tensor([[3, 5], [1, 8]], device=DEVICE), torch.tensor([[6, 49]], device=DEVICE)
-    found = few_words.embed(tokens, places, words, positions, 4.5)
+    found = few_words.embed(tokens, places, Vectors(words, positions, 4.5))
     assert torch.equal(found.view(2, 2, 20), words[tokens] * 4.5 + positions[places])
-    noted = torch.zeros(1, dtype=torch.long, device=DEVICE)
-    found = few_words.embed(tokens, places[:, 1:], words, positions, 4.5, noted)
+    found = few_words.embed(tokens, places[:, 1:] + 3, Vectors(words, positions, 4.5))
     assert torch.equal(found.view(2, 2, 20), words[tokens] * 4.5 + positions[49])
-    assert int(noted) == 49
 
 
 @kernels
@@ -109,7 +119,7 @@ def test_embeddings_of_sources() -> None:
     words, positions = random(9, 20), random(50, 20)
     source = torch.tensor([[3, 5, 8, PAD], [1, 8, PAD, PAD]], device=DEVICE)
     for given in (source, source[:, ::2]):
-        found, seen = source_words.embed(given, words, positions, 4.5, PAD)
+        found, seen = source_words.embed(given, Vectors(words, positions, 4.5), PAD)
         length = given.shape[1]
         assert torch.equal(found.view(2, length, 20), words[given] * 4.5 + positions[:length])
         assert torch.equal(seen, as_scores((given != PAD)[:, None, None, :], HALF))
@@ -158,6 +168,34 @@ def test_what_is_picked_is_noted_in_its_place() -> None:
     assert torch.equal(gains[4], gain[:, 0])
     assert torch.equal(said.last, word)
     assert int((words != 0).sum()) == int((gains != 0).sum()) == 3
+
+
+def next_words(rows: int) -> Next:
+    """Of 23 words and 6 positions."""
+    vectors = Vectors(random(23, 20), random(6, 20), 4.5)
+    return Next(vectors, torch.zeros(rows, 1, 20, dtype=HALF, device=DEVICE))
+
+
+def assert_embedded(coming: Next, words: Tensor, places: Tensor) -> None:
+    places = places.clamp(max=5)
+    expected = coming.vectors.words[words] * coming.vectors.scale + coming.vectors.positions[places]
+    assert torch.equal(coming.states, expected)
+
+
+@kernels
+def test_what_is_picked_is_embedded_for_the_next_step() -> None:
+    logits, at = random(3, 1, 23), torch.tensor([4, 2, 5], device=DEVICE)
+    said, coming = said_by(3, at)._replace(coming=at), next_words(3)
+    picking.say(logits, (0, 1), said, coming)
+    gains, words = picking.pick(logits, (0, 1))
+    assert at.tolist() == [5, 3, 6]  # each row stands at a place of its own
+    assert [int(said.words[place, row]) for row, place in enumerate((4, 2, 5))] == words[:, 0].tolist()
+    assert_embedded(coming, words, at[:, None])
+
+    table, places = torch.zeros(3, 4, dtype=torch.long, device=DEVICE), torch.arange(12, device=DEVICE).view(3, 4) // 2
+    picking.pick_into(table[:, 2], torch.zeros_like(gains[:, 0]), logits, (0, 1), coming, places[:, 2])
+    assert torch.equal(table[:, 2], words[:, 0])
+    assert_embedded(coming, words, places[:, 2:3])
 
 
 @kernels
@@ -294,6 +332,27 @@ def test_words_of_a_source_attend_to_each_other(length: int, monkeypatch: pytest
             assert not found[row].any()
 
 
+@kernels
+@pytest.mark.parametrize("length", [7, 70])
+@pytest.mark.parametrize("programs", [looking.PROGRAMS, 0], ids=["one kernel", "two"])
+@pytest.mark.parametrize("full", [True, False])
+def test_words_look_at_their_source(length: int, programs: int, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "PROGRAMS", programs)
+    monkeypatch.setattr(looking, "SOURCE", 512)
+    batch, count, heads, size = 2, 3, 3, 16
+    x, query = random(batch * count, 48), nn.Linear(48, 48, bias=full).to(DEVICE, HALF).requires_grad_(False)
+    norm = nn.LayerNorm(48, 1e-3).to(DEVICE, HALF).requires_grad_(False) if full else None
+    keys, values = random(batch, length, 2, heads, size).unbind(2)
+    allowed = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=DEVICE)
+    allowed[1, ..., length // 2 :] = False
+    seen = torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
+    found = looking.look(x, query, norm, keys, values, seen).view(batch, count, -1)
+    queries = few_words.by_single_kernels(x, query.weight, query.bias, norm, None, None, None)
+    for row in range(batch):
+        mine = queries.view(batch, count, heads, size)[row]
+        assert_close(found[row], attended(mine, keys[row], values[row], allowed[row, 0].expand(count, -1)))
+
+
 def attended(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """(q, H, d) queries to (T, H, d) keys and values, in single precision → (q, D)."""
     parts = (each.float().transpose(0, 1) for each in (q, keys, values))
@@ -328,7 +387,7 @@ def have_fewer_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter runs them one by one, and a whole model has too many."""
     choose = few_words.choose_tile
     if INTERPRETED:
-        for module in (few_words, picking):
+        for module in (few_words, picking, source_words):
             monkeypatch.setattr(module, "choose_tile", lambda *shape: choose(*shape)._replace(columns=64))
 
 
@@ -418,7 +477,7 @@ def test_hypotheses_have_the_logits_of_single_kernels(name: str, beam: int, monk
     def say() -> list[Tensor]:
         beams = TranslatorBeams(model, model.plan(), "", 3, beam, 8)
         beams.open(source)
-        beams.forget()
+        beams.begin(words[0])
         logits = []
         for number in range(6):
             logits.append(beams.step(words[number], 8))
@@ -491,7 +550,8 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     turns, asked = torch.full_like(limits, 3), torch.zeros(2, rows, dtype=torch.long, device=DEVICE)
     round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds, turns)
     heard = Heard(ours.tokens, asked, torch.zeros_like(limits), torch.zeros_like(gains[:, 0]))
-    picking.settle(round, heard, chosen, gains, eos)
+    coming = next_words(rows)
+    picking.settle(round, heard, chosen, gains, eos, coming)
     judge(Judging(logits), theirs, drafted, [], places, bos, eos, pad)
     for name in ("lengths", "limits", "last", "running", "rounds"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -500,6 +560,7 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
         torch.equal(*(each.tokens[row, :end] for each in (ours, theirs))) for row, end in enumerate(ours.lengths)
     )
     assert torch.equal(round.words[:, 0], theirs.last)
+    assert_embedded(coming, round.words[:, :1], theirs.lengths[:, None])
     assert torch.equal(round.places, theirs.lengths[:, None] + torch.arange(count, device=DEVICE))
     assert torch.equal(asked[1], theirs.lengths.where(theirs.running, -1))
     assert not asked[0].any()
@@ -600,9 +661,9 @@ def launches() -> None:
     for rows, width, columns in (*few, *many):
         x, norm = one(rows, width), nn.LayerNorm(width).bfloat16()
         few_words.project(x, one(columns, width), one(columns), norm, F.gelu, one(rows, columns), one())
-    few_words.embed(table, table, one(9, 512), one(9, 512), 2.0)
-    few_words.embed(table[:, :1], table[:1, :1], one(9, 512), one(9, 512), 2.0, table[0, :1])
-    source_words.embed(table, one(9, 512), one(9, 512), 2.0, 0)
+    vectors = Vectors(one(9, 512), one(9, 512), 2.0)
+    few_words.embed(table, table, vectors)
+    source_words.embed(table, vectors, 0)
     source_words.normalise(one(4, 512), nn.LayerNorm(512).bfloat16())
     for rows in (3, 16, 64):
         source_words.project_each(one(rows, 512), [nn.Linear(512, 1024).bfloat16()] * 3)
@@ -613,22 +674,28 @@ def launches() -> None:
     for words in (1, 5, 200):
         word_attention.attend_source(one(2 * words, HEADS * SIZE), *one(2, 2, 50, HEADS, SIZE), one(2, 1, 1, 50))
         word_attention.attend_said(one(2, words, 3, HEADS, SIZE), *one(2, 2, 999, HEADS, SIZE), table[:2, 0])
+    for heads, size in ((8, 64), (16, 64), (2, 16)):
+        query, norm = nn.Linear(heads * size, heads * size).bfloat16(), nn.LayerNorm(heads * size).bfloat16()
+        looking.look(one(2, heads * size), query, norm, *one(2, 2, 50, heads, size), one(2, 1, 1, 50))
     gains = one(4, 9, dtype=torch.float32)
     said = Said(table.T, gains.T, table[:, :1], table[0, :1], table[1, :1])
     picking.say(one(4, 1, 50000), (1, 0), said)
+    coming = Next(vectors, one(4, 1, 512))
     for rows, size, width in ((1, 16000, 512), (32, 16000, 1024), (1, 250000, 1024), (1, 9000, 2048), (4, 100, 2048)):
         norm = nn.LayerNorm(width).bfloat16()
         parts = picking.candidates(one(rows, 1, width), one(size, width), one(size), norm, (1, 0))
         picking.say(parts, (1, 0), said)
+        picking.say(parts, (1, 0), said, coming)
     picking.pick_several(one(4, picking.MOST_WORDS), 10, (1, 0))
     accounts = *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
     heard = Heard(table, table[:2, :4], table[:, 0], gains[:, 0])
-    picking.settle(Round(table, table, *accounts), heard, table, gains, 2)
+    picking.settle(Round(table, table, *accounts), heard, table, gains, 2, coming)
     restart(Round(table, table, *accounts), table[:, 0], 1)
 
 
 EARLY = (
     few_words.project_kernel,
+    looking.look_kernel,
     picking.candidates_kernel,
     source_words.norm_kernel,
     source_words.project_each_kernel,
@@ -653,7 +720,7 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 16
+    assert len(seen) == 17
 
 
 @on_gpu

@@ -24,7 +24,7 @@ from anydepth.decoding.decoder import (
     likeliest,
     most_probable,
 )
-from anydepth.decoding.picking import Candidates, Heard, Round, Said
+from anydepth.decoding.picking import Candidates, Heard, Next, Round, Said
 from anydepth.decoding.restarting import restart
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
@@ -76,16 +76,18 @@ class Beams(Protocol):
     """K growing hypotheses of each of B sentences, all at the same word."""
 
     at: Tensor
-    """(1,) where that stands."""
+    """(1,) where that stands; (B,) where words are embedded as they are picked."""
     coming: Tensor
-    """(1,) where the next one will."""
+    """Where the next one will."""
+    next: Next | None
+    """Where words are embedded as they are picked, if they are."""
     counts_words: bool
     """Whether a step looks at the words that there are, however many places it may look at."""
 
     def open(self, source: Tensor) -> object: ...
 
-    def forget(self) -> None:
-        """Back to the first word."""
+    def begin(self, first: Tensor) -> None:
+        """With (B, K) first words."""
         ...
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
@@ -93,7 +95,8 @@ class Beams(Protocol):
         ...
 
     def choices(self, tokens: Tensor, used: int, forbidden: tuple[int, int]) -> Tensor | Candidates:
-        """The same, as far as it takes to pick the best word, which is none of two."""
+        """The same, as far as it takes to pick the best word, which is none of two; of the words that stand in `next`,
+        where there is one."""
         ...
 
     def follow(self, parents: Tensor) -> None:
@@ -124,7 +127,7 @@ class GreedySearch:
 
     def open(self, source: Tensor, limits: Tensor) -> None:
         self.last.fill_(self.marks.bos)
-        self.decoder.forget()
+        self.decoder.begin(self.last)
         self.decoder.open(source)
 
     def reach(self, number: int) -> int:
@@ -134,7 +137,8 @@ class GreedySearch:
         decoder, never = self.decoder, forbidden(*self.marks)
         if self.tells:
             choices = decoder.choices(self.last, used, never)
-            picking.say(choices, never, Said(self.tokens, self.gains, self.last, decoder.at, decoder.coming))
+            said = Said(self.tokens, self.gains, self.last, decoder.at, decoder.coming)
+            picking.say(choices, never, said, decoder.next)
             return
         gains, words = most_probable(decoder.step(self.last, used), *self.marks)
         self.last.copy_(words)
@@ -184,7 +188,7 @@ class BeamSearch:
         self.become(*empty_beginnings(*self.shape))
         self.done.fill_(False)
         self.last.fill_(self.marks.bos)
-        self.decoder.forget()
+        self.decoder.begin(self.last)
         self.decoder.open(source)
 
     def become(self, growing: Hypotheses, ended: Hypotheses) -> None:
@@ -226,6 +230,18 @@ class Opener(Drafter, Protocol):
 
     def open(self, source: Tensor) -> object: ...
 
+    def next_words(self, rows: int) -> Next | None:
+        """Where words are embedded as they are picked, if they are."""
+        ...
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """(R, 1) words → (R, 1, D)."""
+        ...
+
+    def read_next(self, embedded: Tensor, positions: Tensor, into: Tensor) -> Tensor:
+        """As `read`, of words that are embedded already, into (R, 1, D) places."""
+        ...
+
     def above(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
         """As `judge`, the states that logits are made of."""
         ...
@@ -252,7 +268,7 @@ class Speculation:
         drafts: int,
         weight: Tensor,
     ) -> None:
-        """`weight`, any of the model's, tells where and how it computes."""
+        """`weight`, (V, D), is the model's output matrix: it tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.drafts = decoder, marks, penalty, drafts
         self.room = words + drafts + 1
         self.by_kernels, device = has_kernels(weight), weight.device
@@ -264,6 +280,8 @@ class Speculation:
         self.turns = torch.zeros_like(limits)
         self.words, self.places = torch.zeros(2, rows, drafts + 1, dtype=torch.long, device=device).unbind()
         self.gains = torch.zeros(rows, drafts, device=device)  # of the drafts: nobody asks for them
+        self.states = weight.new_zeros(rows, drafts + 1, weight.shape[1])  # that the exit has of the words read
+        self.next = decoder.next_words(rows)
 
     def begin(self, limits: Array) -> None:
         self.sentences, self.known = int((limits > 0).sum()), 0
@@ -271,6 +289,8 @@ class Speculation:
     def open(self, source: Tensor, limits: Tensor) -> None:
         if self.by_kernels:
             restart(self.round, limits, self.marks.bos)
+            if self.next:
+                self.next.embed(self.words[:, :1], self.places[:, :1])
         else:
             self.rows.restart(limits, self.marks.bos)
         self.decoder.open(source)
@@ -290,13 +310,14 @@ class Speculation:
     def play_by_kernels(self) -> None:
         """As `play_round`, with all accounts kept by one kernel: by single ones they take as long as the model."""
         decoder, words, places, never = self.decoder, self.words, self.places, forbidden(*self.marks)
-        states: list[Tensor] = []
         for k in range(self.drafts + 1):
-            states.append(decoder.read(words[:, k : k + 1], places[:, k : k + 1]))
+            word, place, state = (table[:, k : k + 1] for table in (words, places, self.states))
+            decoder.read_next(self.next.states if self.next else decoder.embed(word, place), place, state)
             if k < self.drafts:
-                picking.pick_into(words[:, k + 1], self.gains[:, k], decoder.choices(states[k], never), never)
-        gains, chosen = picking.pick(decoder.choices(decoder.above(words, states, places), never), never)
-        picking.settle(self.round, self.heard, chosen, gains, self.marks.eos)
+                choices = decoder.choices(state, never)
+                picking.pick_into(words[:, k + 1], self.gains[:, k], choices, never, self.next, places[:, k + 1])
+        gains, chosen = picking.pick(decoder.choices(decoder.above(words, [self.states], places), never), never)
+        picking.settle(self.round, self.heard, chosen, gains, self.marks.eos, self.next)
 
     @property
     def round(self) -> Round:

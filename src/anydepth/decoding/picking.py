@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anydepth.nn import overlap
-from anydepth.nn.few_words import choose_tile, multiply, parts_of
+from anydepth.nn import few_words, overlap
+from anydepth.nn.few_words import Vectors, choose_tile, embed_word, multiply, parts_of, rows_of
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 
@@ -42,9 +42,21 @@ class Said(NamedTuple):
     last: Tensor
     """(R, 1)"""
     at: Tensor
-    """(1,)"""
+    """(1,) or (R,)"""
     coming: Tensor
-    """(1,) the place after it. (Another one than `at`, which other rows may still read.)"""
+    """The place after it. (One of (1,) is another than `at`, which other rows may still read.)"""
+
+
+class Next(NamedTuple):
+    """Words that are picked to be read next, embedded where they are picked: that saves a kernel."""
+
+    vectors: Vectors
+    states: Tensor
+    """(R, 1, D)"""
+
+    def embed(self, tokens: Tensor, places: Tensor) -> None:
+        """(R, 1) words picked otherwise, such as the first."""
+        few_words.embed(tokens, places, self.vectors, self.states)
 
 
 def candidates(
@@ -57,7 +69,7 @@ def candidates(
     scale, shift, epsilon, normed = parts_of(norm, x)
     shape = (*states.shape[:2], triton.cdiv(size, tile.columns))
     found = Candidates(x.new_empty(shape, dtype=torch.int32), *x.new_empty(3, *shape, dtype=torch.float32).unbind())
-    blocks = triton.cdiv(rows, tile.rows)
+    blocks = tile.blocks(rows)
     overlap.launch(
         candidates_kernel, blocks * shape[-1],
         x, weight, x if bias is None else bias, scale, shift, *found,
@@ -75,12 +87,13 @@ def candidates_kernel(
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    row, part = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS), tl.program_id(0) // blocks
+    first, row = rows_of(blocks, rows, ROWS, SINGLY)
+    part = tl.program_id(0) // blocks
     word = part * COLUMNS + tl.arange(0, COLUMNS)
     if BIAS:
         shift = tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
     scores = multiply(
-        x, weight, norm_scale, norm_shift, x_row, row, rows, word, size, epsilon,
+        x, weight, norm_scale, norm_shift, x_row, first, row, rows, word, size, epsilon,
         WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
@@ -100,9 +113,9 @@ def candidates_kernel(
     tl.store(totals + at, total, mask=row < rows)
 
 
-def say(choices: Tensor | Candidates, forbidden: tuple[int, int], said: Said) -> None:
+def say(choices: Tensor | Candidates, forbidden: tuple[int, int], said: Said, coming: Next | None = None) -> None:
     """Notes what `pick` picks for R rows, (R, 1, …), in tables that are contiguous."""
-    launch_pick(choices, forbidden, said.words, said.gains, said)
+    launch_pick(choices, forbidden, said.words, said.gains, said, coming)
 
 
 def pick(choices: Tensor | Candidates, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -116,50 +129,84 @@ def pick(choices: Tensor | Candidates, forbidden: tuple[int, int]) -> tuple[Tens
     return gains.view(shape), words.view(shape)
 
 
-def pick_into(words: Tensor, gains: Tensor, choices: Tensor | Candidates, forbidden: tuple[int, int]) -> None:
-    """What `pick` picks for R rows, into (R,) words and gains, which may be columns of tables."""
-    launch_pick(choices, forbidden, words, gains)
+def pick_into(
+    words: Tensor,
+    gains: Tensor,
+    choices: Tensor | Candidates,
+    forbidden: tuple[int, int],
+    coming: Next | None,
+    places: Tensor,
+) -> None:
+    """What `pick` picks for R rows, into (R,) words and gains, which may be columns of tables. They are to stand at
+    (R,) places."""
+    launch_pick(choices, forbidden, words, gains, None, coming, places)
 
 
 def launch_pick(
-    choices: Tensor | Candidates, forbidden: tuple[int, int], words: Tensor, gains: Tensor, said: Said | None = None
+    choices: Tensor | Candidates,
+    forbidden: tuple[int, int],
+    words: Tensor,
+    gains: Tensor,
+    said: Said | None = None,
+    coming: Next | None = None,
+    places: Tensor | None = None,
 ) -> None:
-    notes = (words, gains, *((words,) * 3 if said is None else said[2:]))
-    tables = (words.shape[-1], 1, 1) if said else (len(words), words.stride(0), gains.stride(0))
+    notes = (words, gains, words, words if places is None else places, words) if said is None else said
+    rows, place_row = words.shape[-1], notes[3].stride(0) if notes[3].numel() > 1 else 0
+    tables = (rows, 1, 1, place_row) if said else (rows, words.stride(0), gains.stride(0), place_row)
+    given = (*notes, *tables, *for_kernel(coming, gains))
+    how = said is not None, *tile_of(coming)
     if isinstance(choices, Tensor):
         size = choices.shape[-1]
         overlap.launch(
-            pick_kernel, choices.numel() // size, choices, *notes, *tables, size, *forbidden,
-            min(WORDS, triton.next_power_of_2(size)), said is not None, num_warps=8,
+            pick_kernel, choices.numel() // size, choices, *given, size, *forbidden,
+            min(WORDS, triton.next_power_of_2(size)), *how, num_warps=8,
         )  # fmt: skip
     else:
         parts = choices.logits.shape[-1]
         overlap.launch(
-            pick_candidate_kernel, choices.logits.numel() // parts, *choices, *notes, *tables, parts,
-            triton.next_power_of_2(parts), said is not None, num_warps=1 if parts <= 512 else 8,
+            pick_candidate_kernel, choices.logits.numel() // parts, *choices, *given, parts,
+            triton.next_power_of_2(parts), *how, num_warps=1 if parts <= 512 else 8,
         )  # fmt: skip
+
+
+def for_kernel(coming: Next | None, other: Tensor) -> tuple[Tensor, Tensor, float, Tensor, int]:
+    """What a kernel embeds with, and where; another tensor where it does not."""
+    return (*coming.vectors, coming.states, len(coming.vectors.positions)) if coming else (other, other, 1.0, other, 0)
+
+
+def tile_of(coming: Next | None) -> tuple[int, int]:
+    """The states that a kernel makes, and their power of two: none where it makes none."""
+    width = coming.states.shape[-1] if coming else 0
+    return width, triton.next_power_of_2(width) if width else 0
 
 
 @jit
 def note(
-    chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED: tl.constexpr
+    chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+    vectors, positions, scale, states, longest, NOTED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     words += row * word_row
     gains += row * gain_row
+    if NOTED or WIDTH:
+        place = tl.load(at + row * place_row)
     if NOTED:
-        place = tl.load(at)
         words += place * rows
         gains += place * rows
+        place += 1
         tl.store(last + row, chosen)
-        tl.store(coming, place + 1)
+        tl.store(coming + row * place_row, place)
     tl.store(words, chosen)
     tl.store(gains, gain)
+    if WIDTH:
+        embed_word(chosen, place, vectors, positions, scale, states + row * WIDTH, longest, WIDTH, PADDED)
 
 
 @jit
 def pick_kernel(
-    logits, words, gains, last, at, coming, rows, word_row, gain_row, size, one, other,
-    WORDS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+    logits, words, gains, last, at, coming, rows, word_row, gain_row, place_row,
+    vectors, positions, scale, states, longest, size, one, other,
+    WORDS: tl.constexpr, NOTED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
@@ -179,13 +226,17 @@ def pick_kernel(
         chosen = tl.where(here > best, place, chosen)
         best = tl.maximum(best, here)
     gain = best - highest - tl.log(total)
-    note(chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED)
+    note(
+        chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+        vectors, positions, scale, states, longest, NOTED, WIDTH, PADDED,
+    )  # fmt: skip
 
 
 @jit
 def pick_candidate_kernel(
-    candidates, logits, highests, totals, words, gains, last, at, coming, rows, word_row, gain_row, parts,
-    PARTS: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+    candidates, logits, highests, totals, words, gains, last, at, coming, rows, word_row, gain_row, place_row,
+    vectors, positions, scale, states, longest, parts,
+    PARTS: tl.constexpr, NOTED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     wait(OVERLAP)
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
@@ -199,7 +250,10 @@ def pick_candidate_kernel(
     any_word = tl.max(candidate, 0)  # where no logit is a number: what reads it next looks it up
     chosen = tl.min(tl.where((best == logit) & real, candidate, any_word), 0)
     gain = logit - top - tl.log(tl.sum(total * tl.exp(highest - top), 0))
-    note(chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, NOTED)
+    note(
+        chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+        vectors, positions, scale, states, longest, NOTED, WIDTH, PADDED,
+    )  # fmt: skip
 
 
 def pick_several(logits: Tensor, count: int, forbidden: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -265,21 +319,22 @@ class Round(NamedTuple):
     """Rounds of this search, also those of rows that are done."""
 
 
-def settle(played: Round, heard: Heard, chosen: Tensor, gains: Tensor, eos: int) -> None:
+def settle(played: Round, heard: Heard, chosen: Tensor, gains: Tensor, eos: int, coming: Next | None = None) -> None:
     """Lengthens the rows as `judge` in decoding/speculative.py does, given the (R, q) words that the full depth would
     choose after those read, and their log-probabilities."""
     rows, count = played.words.shape
     overlap.launch(
         settle_kernel, rows, chosen, gains, *played._replace(running=played.running.view(torch.uint8)), *heard,
-        count, heard.tokens.stride(0), eos, triton.next_power_of_2(count), num_warps=1,
+        *for_kernel(coming, gains), count, heard.tokens.stride(0), eos, triton.next_power_of_2(count), *tile_of(coming),
+        num_warps=1,
     )  # fmt: skip
 
 
 @jit
 def settle_kernel(
     chosen, gains, words, places, lengths, limits, last, totals, running, rounds, turns,
-    tokens, asked, told_lengths, told_totals, count, token_row, eos,
-    COUNT: tl.constexpr, OVERLAP: tl.constexpr,
+    tokens, asked, told_lengths, told_totals, vectors, positions, scale, states, longest, count, token_row, eos,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     wait(OVERLAP)
     row, number = tl.program_id(0).to(tl.int64), tl.arange(0, COUNT)
@@ -308,3 +363,5 @@ def settle_kernel(
     tl.store(asked + turn % 2 * tl.num_programs(0) + row, tl.where(runs > 0, length, -1))
     tl.store(places + row * count + number, length + number, mask=real)
     tl.store(words + row * count, final)
+    if WIDTH:
+        embed_word(final, length, vectors, positions, scale, states + row * WIDTH, longest, WIDTH, PADDED)

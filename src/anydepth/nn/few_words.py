@@ -49,6 +49,10 @@ class Tile(NamedTuple):
     singly: int = 0
     """Rows that are multiplied one by one, if they are."""
 
+    def blocks(self, rows: int) -> int:
+        """Programs for so many rows of the same columns."""
+        return triton.cdiv(rows, self.singly or self.rows)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """For a kernel."""
@@ -76,38 +80,51 @@ def takes(width: int, heads: int, weight: Tensor) -> bool:
     return known and overlap.is_hopper(weight.device)
 
 
-def embed(
-    tokens: Tensor, places: Tensor, words: Tensor, positions: Tensor, scale: float, noted: Tensor | None = None
-) -> Tensor:
-    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D). Where all
-    stand at one place, it may be noted, in (1,)."""
-    places, width = places.expand_as(tokens), words.shape[1]
-    out = words.new_empty(tokens.numel(), width)
+class Vectors(NamedTuple):
+    """What words are embedded with."""
+
+    words: Tensor
+    """(V, D)"""
+    positions: Tensor
+    """(T, D)"""
+    scale: float
+    """Of words."""
+
+
+def embed(tokens: Tensor, places: Tensor, vectors: Vectors, out: Tensor | None = None) -> Tensor:
+    """scale · words[token] + positions[place]: (B, q) tokens, places that broadcast to them → (B · q, D)."""
+    places, width = places.expand_as(tokens), vectors.words.shape[1]
+    out = vectors.words.new_empty(tokens.numel(), width) if out is None else out
     overlap.launch(
-        embed_kernel, len(out),
-        tokens, places, words, positions, out, places if noted is None else noted, scale, tokens.shape[1],
-        *tokens.stride(), *places.stride(), width, triton.next_power_of_2(width), noted is not None, num_warps=4,
+        embed_kernel, tokens.numel(),
+        tokens, places, *vectors, out, len(vectors.positions), tokens.shape[1], *tokens.stride(), *places.stride(),
+        width, triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
     return out
 
 
 @jit
 def embed_kernel(
-    tokens, places, words, positions, out, noted, scale, count, token_row, token_column, place_row, place_column,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, NOTED: tl.constexpr, OVERLAP: tl.constexpr,
+    tokens, places, words, positions, scale, out, longest, count, token_row, token_column, place_row, place_column,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     wait(OVERLAP)
     row, column = tl.program_id(0) // count, tl.program_id(0) % count
-    token = tl.load(tokens + row * token_row + column * token_column).to(tl.int64)
-    place = tl.load(places + row * place_row + column * place_column).to(tl.int64)
+    token = tl.load(tokens + row * token_row + column * token_column)
+    place = tl.load(places + row * place_row + column * place_column)
+    embed_word(token, place, words, positions, scale, out + tl.program_id(0) * WIDTH, longest, WIDTH, PADDED)
+
+
+@jit
+def embed_word(token, place, words, positions, scale, out, longest, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Beyond the last position, where words are drafted and never kept, as at the last."""
     columns = tl.arange(0, PADDED)
     kind = out.dtype.element_ty
     real = columns < WIDTH
-    word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
+    word = (tl.load(words + token.to(tl.int64) * WIDTH + columns, mask=real).to(tl.float32) * scale).to(kind)
+    place = tl.minimum(place, longest - 1).to(tl.int64)
     position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
-    tl.store(out + tl.program_id(0) * WIDTH + columns, word.to(tl.float32) + position, mask=real)
-    if NOTED:
-        tl.store(noted, place)
+    tl.store(out + columns, word.to(tl.float32) + position, mask=real)
 
 
 def project(
@@ -119,22 +136,25 @@ def project(
     residual: Tensor | None = None,
     gate: Tensor | None = None,
     tile: Tile | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N). Without a residual there is no gate.
+    """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N), perhaps into `out`, whose rows may be
+    apart. Without a residual there is no gate.
 
     All but x is read before the kernel waits, and must not come from the one before it.
     """
     (rows, width), columns = x.shape, len(weight)
     if rows > (MOST if columns <= MANY else FEW):
-        return by_single_kernels(x, weight, bias, norm, activation, residual, gate)
-    out = x.new_empty(rows, columns)
+        found = by_single_kernels(x, weight, bias, norm, activation, residual, gate)
+        return found if out is None else out.copy_(found)
+    out = x.new_empty(rows, columns) if out is None else out
     scale, shift, epsilon, normed = parts_of(norm, x)
     chosen = tile or choose_tile(rows, columns, width)
-    blocks = triton.cdiv(rows, chosen.rows)
+    blocks = chosen.blocks(rows)
     overlap.launch(
         project_kernel, blocks * triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
-        x if gate is None else gate, out, rows, columns, blocks, x.stride(0), epsilon,
+        x if gate is None else gate, out, rows, columns, blocks, x.stride(0), out.stride(0), epsilon,
         width, *chosen.shape,
         normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
         num_warps=chosen.warps, num_stages=2,
@@ -182,6 +202,17 @@ def load_weights(weight, column, columns, first, WIDTH: tl.constexpr, INNER: tl.
 
 
 @jit
+def rows_of(blocks, rows, ROWS: tl.constexpr, SINGLY: tl.constexpr):
+    """The first row of a program's, and all of them, padded with such as there are none. Programs that read the same
+    weights stand side by side."""
+    first = tl.program_id(0) % blocks * (SINGLY if SINGLY else ROWS)
+    row = first + tl.arange(0, ROWS)
+    if SINGLY:
+        row = tl.where(tl.arange(0, ROWS) < SINGLY, row, rows)
+    return first, row
+
+
+@jit
 def load_row(row, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
     inner = first + tl.arange(0, INNER)
     return tl.load(row + inner, mask=inner < WIDTH, other=0.0).to(tl.float32)
@@ -203,7 +234,7 @@ def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 @jit
 def multiply_at_once(
-    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -224,14 +255,15 @@ def multiply_at_once(
         return tl.dot(states, weights)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for number in tl.static_range(SINGLY):
-        one = load_row(x + number * x_row, 0, WIDTH, INNER)
+        here = row == first + number
+        # where there is none, the last one again
+        one = load_row(x + tl.minimum(first + number, rows - 1) * x_row, 0, WIDTH, INNER)
         if NORM:
-            here = row == number
             deviation = one - tl.sum(tl.where(here, mean, 0.0), 0)
             deviation *= tl.sum(tl.where(here, spread, 0.0), 0)
             one = (deviation * scale + shift).to(x.dtype.element_ty).to(tl.float32)
         found = tl.sum(one[:, None] * weights.to(tl.float32), 0)
-        total = tl.where((row == number)[:, None], found[None, :], total)
+        total = tl.where(here[:, None], found[None, :], total)
     return total
 
 
@@ -263,14 +295,14 @@ def multiply_in_parts(
 
 @jit
 def multiply(
-    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
     if INNER >= WIDTH:
         return multiply_at_once(
-            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
             WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
         )  # fmt: skip
     wait(OVERLAP)
@@ -282,24 +314,24 @@ def multiply(
 
 @jit
 def project_kernel(
-    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, epsilon,
+    x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, out_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr,
     GATE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     kind = out.dtype.element_ty
-    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)  # those that read the same weights side by side
+    first, row = rows_of(blocks, rows, ROWS, SINGLY)
     column = tl.program_id(0) // blocks * COLUMNS + tl.arange(0, COLUMNS)
-    at = row[:, None] * columns + column[None, :]
     real = (row < rows)[:, None] & (column < columns)[None, :]
     if BIAS:
         shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     if GATE:
         factor = tl.load(gate).to(kind).to(tl.float32)
     if ADD:
+        at = row[:, None] * columns + column[None, :]
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
-        x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+        x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
         WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
@@ -314,4 +346,4 @@ def project_kernel(
         total = (total.to(tl.float32) * factor).to(kind)
     if ADD:
         total = (before + total.to(tl.float32)).to(kind)
-    tl.store(out + at, total, mask=real)
+    tl.store(out + row[:, None] * out_row + column[None, :], total, mask=real)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST, choose_tile, load_row, moments, multiply
+from anydepth.nn.few_words import FEWEST, Vectors, choose_tile, embed_word, load_row, moments, multiply, rows_of
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 from anydepth.nn.word_attention import SOURCE, load_source, look_through
@@ -19,14 +19,14 @@ TOGETHER = 8
 """Matrices that a kernel takes: always so many, or each number of layers would have to be compiled by itself."""
 
 
-def embed(source: Tensor, words: Tensor, positions: Tensor, scale: float, pad: int) -> tuple[Tensor, Tensor]:
-    """scale · words[token] + positions[its place]: (B, S) tokens → (B · S, D); and what attention adds for them,
-    (B, 1, 1, S): 0, or -∞ for padding."""
-    (batch, length), width = source.shape, words.shape[1]
-    out, seen = words.new_empty(source.numel(), width), words.new_empty(batch, 1, 1, length)
+def embed(source: Tensor, vectors: Vectors, pad: int) -> tuple[Tensor, Tensor]:
+    """(B, S) tokens, each in its place → (B · S, D); and what attention adds for them, (B, 1, 1, S): 0, or -∞ for
+    padding."""
+    (batch, length), width = source.shape, vectors.words.shape[1]
+    out, seen = vectors.words.new_empty(source.numel(), width), vectors.words.new_empty(batch, 1, 1, length)
     overlap.launch(
         source_words_kernel, len(out),
-        source, words, positions, out, seen, scale, pad, length, *source.stride(),
+        source, *vectors, out, seen, len(vectors.positions), pad, length, *source.stride(),
         width, triton.next_power_of_2(width), num_warps=4,
     )  # fmt: skip
     return out, seen
@@ -34,19 +34,15 @@ def embed(source: Tensor, words: Tensor, positions: Tensor, scale: float, pad: i
 
 @jit
 def source_words_kernel(
-    source, words, positions, out, seen, scale, pad, length, source_row, source_column,
+    source, words, positions, scale, out, seen, longest, pad, length, source_row, source_column,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One word."""
     wait(OVERLAP)
-    number = tl.program_id(0).to(tl.int64)
+    number = tl.program_id(0)
     row, place = number // length, number % length
-    token = tl.load(source + row * source_row + place * source_column).to(tl.int64)
-    columns = tl.arange(0, PADDED)
-    real = columns < WIDTH
-    word = (tl.load(words + token * WIDTH + columns, mask=real).to(tl.float32) * scale).to(out.dtype.element_ty)
-    position = tl.load(positions + place * WIDTH + columns, mask=real).to(tl.float32)
-    tl.store(out + number * WIDTH + columns, word.to(tl.float32) + position, mask=real)
+    token = tl.load(source + row * source_row + place * source_column)
+    embed_word(token, place, words, positions, scale, out + number * WIDTH, longest, WIDTH, PADDED)
     tl.store(seen + number, tl.where(token == pad, float("-inf"), 0.0))
 
 
@@ -119,7 +115,7 @@ def project_together(x: Tensor, products: Sequence[nn.Linear]) -> tuple[Tensor, 
     out, tile = x.new_empty(len(products), rows, columns), choose_tile(rows, columns, width)
     given = [*products, *[products[0]] * (TOGETHER - len(products))]
     weights, biases = tuple(each.weight for each in given), tuple(each.bias if full else x for each in given)
-    blocks = triton.cdiv(rows, tile.rows)
+    blocks = tile.blocks(rows)
     programs = blocks * triton.cdiv(columns, tile.columns)
     overlap.launch(
         project_each_kernel, len(products) * programs,
@@ -136,17 +132,17 @@ def project_each_kernel(
     SINGLY: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """As `project_kernel`, of the matrix whose turn it is."""
-    number, program = tl.program_id(0) // programs, tl.program_id(0) % programs
+    number = tl.program_id(0) // programs
     weight, bias = weights[0], biases[0]
     for other in tl.static_range(1, TOGETHER):
         weight = tl.where(number == other, weights[other], weight)
         bias = tl.where(number == other, biases[other], bias)
-    row = program % blocks * ROWS + tl.arange(0, ROWS)
-    column = program // blocks * COLUMNS + tl.arange(0, COLUMNS)
+    first, row = rows_of(blocks, rows, ROWS, SINGLY)
+    column = tl.program_id(0) % programs // blocks * COLUMNS + tl.arange(0, COLUMNS)
     if BIAS:
         shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = multiply(
-        x, weight, x, x, x_row, row, rows, column, columns, 0.0,
+        x, weight, x, x, x_row, first, row, rows, column, columns, 0.0,
         WIDTH, INNER, False, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:

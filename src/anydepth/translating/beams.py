@@ -29,28 +29,39 @@ class TranslatorBeams:
         self.model, self.plans = model, plans
         self.reader = Reader(model, key)
         self.cache = BeamCache(len(plans.decoder), sentences, beam, room, weight.dtype, weight.device, room_for)
+        self.next = quick.next_words(model, sentences) if beam == 1 else None
+        if self.next:  # each row counts for itself, in the kernel that picks its words
+            self.cache.at = self.cache.at.new_zeros(sentences)
         self.part, self.at = Part(plans.decoder, self.cache), self.cache.at
-        self.coming = torch.zeros_like(self.at)
+        self.coming = self.at if self.next else torch.zeros_like(self.at)
         self.counts_words = beam == 1 and quick.fits(model)
 
     def open(self, source: Tensor) -> None:
         self.reader.look_at(source)
         self.part.reads(self.model, self.reader.steps(self.plans))
 
-    def forget(self) -> None:
+    def begin(self, first: Tensor) -> None:
         self.cache.forget()
         self.coming.zero_()
+        if self.next:
+            self.next.embed(first, self.at[:, None])
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
-        return quick.logits(self.model, self.read(tokens, used))
+        return quick.logits(self.model, self.read(self.embed(tokens), used))
 
     def choices(self, tokens: Tensor, used: int, forbidden: tuple[int, int]) -> Tensor | Candidates:
-        return quick.choices(self.model, self.read(tokens, used), forbidden)
+        embedded = self.next.states if self.next else self.embed(tokens)
+        return quick.choices(self.model, self.read(embedded, used), forbidden)
 
-    def read(self, tokens: Tensor, used: int) -> Tensor:
-        """(B, K) words → (B, K, D) states above the last layer."""
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(B, K) words → (B, K, D)."""
+        if self.at is not self.coming:
+            self.at.copy_(self.coming)
+        return quick.embed(self.model, tokens, self.at[:, None])
+
+    def read(self, x: Tensor, used: int) -> Tensor:
+        """(B, K, D) embedded words → (B, K, D) states above the last layer."""
         self.cache.stand(used)
-        x = quick.embed(self.model, tokens, self.coming[None], noted=self.at)
         return self.part.run(self.model, x, self.reader.sees)
 
     def follow(self, parents: Tensor) -> None:

@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from anydepth.decoding.picking import Candidates
+from anydepth.decoding.picking import Candidates, Next
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import FixedCache, RoomFor, new_room
@@ -59,6 +59,12 @@ class TranslatorDrafter:
     def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
         return self.run(self.low, self.embed(tokens, positions), positions)
 
+    def read_next(self, embedded: Tensor, positions: Tensor, into: Tensor) -> Tensor:
+        return self.run(self.low, embedded, positions, into)
+
+    def next_words(self, rows: int) -> Next | None:
+        return quick.next_words(self.model, rows)
+
     def exit(self, states: Tensor) -> Tensor:
         return quick.logits(self.model, states)[:, -1]
 
@@ -66,7 +72,8 @@ class TranslatorDrafter:
         return quick.logits(self.model, self.above(tokens, states, positions))
 
     def above(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
-        x = torch.cat(states, dim=1) if self.shared else self.embed(tokens, positions)
+        joined = states[0] if len(states) == 1 else torch.cat(states, dim=1)
+        x = joined if self.shared else self.embed(tokens, positions)
         return self.run(self.high, x, positions)
 
     def choices(self, states: Tensor, forbidden: tuple[int, int]) -> Tensor | Candidates:
@@ -82,12 +89,12 @@ class TranslatorDrafter:
         # words drafted beyond the last position are never kept
         return quick.embed(self.model, tokens, positions if self.room <= last else positions.clamp(max=last))
 
-    def run(self, part: Part, x: Tensor, positions: Tensor) -> Tensor:
+    def run(self, part: Part, x: Tensor, positions: Tensor, into: Tensor | None = None) -> Tensor:
         if not len(part.plan):
-            return x
+            return x if into is None else into.copy_(x)
         used = self.used
         if used is None:  # the host knows how far a CPU has got; to ask a GPU would make it wait
             used = self.room if positions.is_cuda else int(positions.max()) + 1
         assert isinstance(part.cache, FixedCache)
         part.cache.stand_at(positions, used)
-        return part.run(self.model, x, self.reader.sees)
+        return part.run(self.model, x, self.reader.sees, into)

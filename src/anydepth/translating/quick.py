@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from anydepth.decoding.picking import Candidates, candidates
+from anydepth.decoding.picking import Candidates, Next, candidates
 from anydepth.models import Translator
-from anydepth.nn import few_words, word_attention
+from anydepth.nn import few_words, looking, word_attention
 from anydepth.nn.cache import BeamSlot, FixedSlot
+from anydepth.nn.few_words import Vectors
 from anydepth.nn.layers import Layer
 
 Weights = tuple[Tensor, Tensor | None]
@@ -31,29 +32,57 @@ def takes(x: Tensor, gates: Tensor | None) -> bool:
     return x.shape[1] <= word_attention.QUERIES and (gates is None or gates.dim() == 1)
 
 
-def embed(model: Translator, tokens: Tensor, places: Tensor, noted: Tensor | None = None) -> Tensor:
-    """(B, q) words, and their places, which broadcast to them → (B, q, D). One place for all may be noted, in (1,)."""
+def vectors(model: Translator) -> Vectors | None:
+    """What target words are embedded with, where there are kernels that do it."""
     target = model.target
     if not fits(model) or not isinstance(target.norm, nn.Identity):
-        if noted is not None:
-            noted.copy_(places.view(1))
-        embedded: Tensor = target(tokens, places)
-        return embedded
+        return None
     positions = target.waves if target.learned is None else target.learned.weight
-    found = few_words.embed(tokens, places, target.words.weight, positions, target.scale, noted)
-    return found.view(*tokens.shape, -1)
+    return Vectors(target.words.weight, positions, target.scale)
 
 
-def run(layers: Sequence[Layer], x: Tensor, gates: Tensor | None, slots: Sequence[QuickSlot], sees: Tensor) -> Tensor:
-    """(B, q, D) states below these layers → those above. The sources' words that are seen come as scores."""
+def next_words(model: Translator, rows: int) -> Next | None:
+    """Where words that are picked for so many rows are embedded, if they are."""
+    known = vectors(model)
+    return known and Next(known, known.words.new_zeros(rows, 1, known.words.shape[1]))
+
+
+def embed(model: Translator, tokens: Tensor, places: Tensor) -> Tensor:
+    """(B, q) words, and their places, which broadcast to them → (B, q, D)."""
+    known = vectors(model)
+    if known is None:
+        embedded: Tensor = model.target(tokens, places)
+        return embedded
+    return few_words.embed(tokens, places, known).view(*tokens.shape, -1)
+
+
+def run(
+    layers: Sequence[Layer],
+    x: Tensor,
+    gates: Tensor | None,
+    slots: Sequence[QuickSlot],
+    sees: Tensor,
+    into: Tensor | None = None,
+) -> Tensor:
+    """(B, q, D) states below these layers → those above, perhaps into (B, q, D) places, which may be columns of a
+    table where q is 1. The sources' words that are seen come as scores."""
     batch = len(x)
     words = x.flatten(0, 1)
     for number, (layer, slot) in enumerate(zip(layers, slots)):
-        words = step(layer, words, batch, None if gates is None else gates[number], slot, sees)
-    return words.view(x.shape)
+        out = into.flatten(0, 1) if into is not None and number == len(layers) - 1 else None
+        words = step(layer, words, batch, None if gates is None else gates[number], slot, sees, out)
+    return words.view(x.shape) if into is None else into
 
 
-def step(layer: Layer, x: Tensor, batch: int, gate: Tensor | None, slot: QuickSlot, sees: Tensor) -> Tensor:
+def step(
+    layer: Layer,
+    x: Tensor,
+    batch: int,
+    gate: Tensor | None,
+    slot: QuickSlot,
+    sees: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """One layer, (B · q, D)."""
     attention, cross = layer.attention, layer.cross
     assert cross is not None
@@ -63,11 +92,10 @@ def step(layer: Layer, x: Tensor, batch: int, gate: Tensor | None, slot: QuickSl
     qkv = qkv.view(batch, -1, 3, attention.heads, x.shape[1] // attention.heads)
     said = word_attention.attend_said(qkv, *slot.rooms(qkv[:, :, 0]), *slot.cache.standing)
     x = few_words.project(said, *weights(attention.out), residual=x, gate=gate)
-    queries = few_words.project(x, *weights(cross.query), entered(layer, layer.cross_norm))
-    looked = word_attention.attend_source(queries, *slot.memory.pair, sees)
+    looked = looking.look(x, cross.query, entered(layer, layer.cross_norm), *slot.memory.pair, sees)
     x = few_words.project(looked, *weights(cross.out), residual=x, gate=gate)
     inner = few_words.project(x, *weights(layer.grow), entered(layer, layer.ffn_norm), layer.activation)
-    return few_words.project(inner, *weights(layer.shrink), residual=x, gate=gate)
+    return few_words.project(inner, *weights(layer.shrink), residual=x, gate=gate, out=out)
 
 
 def logits(model: Translator, states: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from anydepth.models import Translator
 from anydepth.nn import few_words, source_words
 from anydepth.nn.attention import split_heads
 from anydepth.nn.bridge import LastState, Memory
+from anydepth.nn.few_words import Vectors
 from anydepth.nn.layers import Layer
 from anydepth.plan import Plan
 from anydepth.translating import quick
@@ -33,7 +34,7 @@ def embed(model: Translator, source: Tensor) -> tuple[Tensor, Tensor]:
     """(B, S) padded words → (B · S, D); and which of them are seen, as (B, 1, 1, S) scores."""
     side = model.source
     positions = side.waves if side.learned is None else side.learned.weight
-    words, seen = source_words.embed(source, side.words.weight, positions, side.scale, model.pad)
+    words, seen = source_words.embed(source, Vectors(side.words.weight, positions, side.scale), model.pad)
     return source_words.normalise(words, side.norm), seen
 
 

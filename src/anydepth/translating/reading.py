@@ -83,16 +83,16 @@ class Part:
         self.gates = torch.stack(gates) if gates else None
         quick_reading.hold(model, self.plan, self.cache.slots, self.memories)
 
-    def run(self, model: Translator, x: Tensor, sees_memory: Padded) -> Tensor:
-        """(R, q, D) the state below these steps → that above."""
+    def run(self, model: Translator, x: Tensor, sees_memory: Padded, into: Tensor | None = None) -> Tensor:
+        """(R, q, D) the state below these steps → that above, perhaps into a place for it."""
         if quick.fits(model) and quick.takes(x, self.gates):
             assert sees_memory.keys is not None
             layers = [layer for n in self.plan.layers if isinstance(layer := model.decoder.layers[n], Layer)]
-            return quick.run(layers, x, self.gates, self.cache.slots, sees_memory.keys)
+            return quick.run(layers, x, self.gates, self.cache.slots, sees_memory.keys, into)
         given = (self.gates, Padded(None), self.memories, sees_memory, self.cache)
         for state in model.decoder.states(x, self.plan, *given):
             x = state
-        return x
+        return x if into is None else into.copy_(x)
 
     def reorder(self, rows: Tensor) -> None:
         assert isinstance(self.cache, FixedCache)
