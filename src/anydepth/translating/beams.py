@@ -41,10 +41,12 @@ class TranslatorBeams:
         self.part.reads(self.model, self.reader.steps(self.plans))
 
     def begin(self, first: Tensor) -> None:
-        self.cache.forget()
-        self.coming.zero_()
         if self.next:
+            self.at.zero_()
             self.next.embed(first, self.at[:, None])
+        else:
+            self.cache.forget()
+            self.coming.zero_()
 
     def step(self, tokens: Tensor, used: int) -> Tensor:
         return quick.logits(self.model, self.read(self.embed(tokens), used))
