@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -288,8 +288,9 @@ class Run:
         todo = [number for number, ids in enumerate(sources) if ids]
         done = len(texts) - len(todo)
         lengths = [len(sources[number]) for number in todo]
+        plan = cache(partial(self.plan, key=key))
         for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key, decoding.precision), asked):
-            plans, numbers = self.plan(share.depth, key), [todo[place] for place in share.places]
+            plans, numbers = plan(share.depth), [todo[place] for place in share.places]
             found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
             for number, hypotheses in zip(numbers, found):
                 results[number] = self.read(hypotheses, plans.name)

@@ -7,6 +7,7 @@ set of keys; the entries of `starts` that are not needed repeat the end of the r
 either side.
 """
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +126,7 @@ def collate(store: Store, pairs: Array, limits: Limits) -> Batch:
 def collate_sources(sequences: Sequence[Sequence[int]], pad: int) -> Tensor:
     """(B, S) int64 from lists of ids, padded on the right, for decoding."""
     lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
-    flat = np.fromiter((number for ids in sequences for number in ids), dtype=np.int64)
+    flat = np.fromiter(itertools.chain.from_iterable(sequences), dtype=np.int64, count=lengths.sum())
     return pad_rows(flat, lengths, pad, 1)
 
 

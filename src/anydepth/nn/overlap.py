@@ -23,12 +23,24 @@ FRESH = tl.constexpr(".cg") if triton else ".cg"
 """How to read before waiting what kernels have written: past the cache that multiprocessors have of their own."""
 
 
+REGISTERS = 65_536
+"""Of a multiprocessor."""
+
+
 def launch(kernel: Any, programs: int, *given: Any, **settings: int) -> None:
     """Starts a kernel where its first tensor is: the current device may be another. Its last parameter tells whether it
     begins before the last kernel has ended."""
     early = OVERLAP and is_hopper(given[0].device)
+    settings |= {"maxnreg": registers(settings["num_warps"])}
     with torch.cuda.device_of(given[0]):
         kernel[(programs,)](*given, early, **settings, **({"launch_pdl": True} if early else {}))
+
+
+def registers(warps: int) -> int:
+    """That a thread may have, told to the assembler. Left alone, it saves registers where it should not: it puts away
+    what two or three reads bring before it asks for the next, so that a program waits for memory a dozen times instead
+    of once (32 rows by 2048 × 512 on an H200: 5.4 µs, and 3.6 if it is told)."""
+    return min(255, REGISTERS // (32 * warps) // 8 * 8)
 
 
 @cache

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST, Vectors, choose_tile, embed_word, load_row, moments, multiply, rows_of
+from anydepth.nn.few_words import Vectors, choose_tile, embed_word, load_row, moments, multiply, rows_of
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
-from anydepth.nn.word_attention import SOURCE, load_source, look_through
+from anydepth.nn.word_attention import SOURCE, keys_at_a_time, load_source, look_through
 
 TOGETHER = 8
 """Matrices that a kernel takes: always so many, or each number of layers would have to be compiled by itself."""
@@ -51,10 +51,10 @@ def attend(qkv: Tensor, seen: Tensor) -> Tensor:
     added to their scores: 0 or -∞."""
     batch, length, _, heads, size = qkv.shape
     out = qkv.new_empty(batch * length, heads * size)
-    keys = min(SOURCE // size, max(FEWEST, triton.next_power_of_2(length)))
+    keys, warps = keys_at_a_time(length, size, SOURCE)
     overlap.launch(
         each_other_kernel, len(out) * heads,
-        qkv, seen, out, length, math.log2(math.e) / math.sqrt(size), heads, size, keys, num_warps=1,
+        qkv, seen, out, length, math.log2(math.e) / math.sqrt(size), heads, size, keys, num_warps=warps,
     )  # fmt: skip
     return out
 
