@@ -66,7 +66,10 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
     padded, width = triton.next_power_of_2(rows), max(FEWEST, triton.next_power_of_2(inner))
     wide, all_words = columns >= 1024, columns > MANY
     if rows <= (1 if all_words else 4 if wide else 5) and width <= (1024 if all_words else 8192):
-        narrow = 64 if columns > 8 * MANY else 16 if all_words else 4 if wide else 2
+        if all_words:
+            narrow = 64 if columns > 8 * MANY else 16
+        else:
+            narrow = 8 if columns >= 2048 else 4 if wide or width >= 2048 else 2
         warps = max(1, narrow * width // (8192 if all_words else 4096))
         return Tile(narrow, width, warps, rows=padded, singly=rows)
     if all_words:
