@@ -69,7 +69,8 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
         if all_words:
             narrow = 64 if columns > 8 * MANY else 16
         else:
-            narrow = 8 if columns >= 2048 else 4 if wide or width >= 2048 else 2
+            narrow = 4 if wide or (rows == 1 and width >= 2048) else 2
+            narrow *= 2 if rows == 1 and columns >= 2048 else 1
         warps = max(1, narrow * width // (8192 if all_words else 4096))
         return Tile(narrow, width, warps, rows=padded, singly=rows)
     if all_words:
