@@ -22,7 +22,8 @@ from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.rezero import ReZeroConfig
 from anydepth.models import Translator, TranslatorConfig
-from anydepth.nn import few_words, overlap, source_words, word_attention
+from anydepth.nn import few_words, folded_source, overlap, source_words, word_attention
+from anydepth.nn.attention import CrossAttention
 from anydepth.nn.cache import as_scores
 from anydepth.nn.few_words import Tile, Vectors
 from anydepth.nn.layers import LayerConfig
@@ -344,6 +345,36 @@ def test_words_of_a_source_attend_to_each_other(length: int, monkeypatch: pytest
             assert not found[row].any()
 
 
+@kernels
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("count", "length"), [(1, 7), (3, 16), (7, 12)])
+def test_a_folded_source_is_attended_to_as_by_its_keys_and_values(count: int, length: int, bias: bool) -> None:
+    """With padding, a norm, a gate, and more layers than a kernel takes."""
+    heads, size, layers = 2, 16, source_words.TOGETHER + 1
+    width = heads * size
+    crosses = [CrossAttention(width, heads, bias, 0.0).to(DEVICE, HALF).requires_grad_(False) for _ in range(layers)]
+    assert folded_source.takes(heads, size, length)
+    memory, x, norm = random(length, width), random(count, width), nn.LayerNorm(width, 1e-3).to(DEVICE, HALF)
+    norm.requires_grad_(False)
+    nn.init.normal_(norm.bias)
+    allowed, gate = torch.arange(length, device=DEVICE) < length - 2, torch.tensor(0.3, device=DEVICE)
+    pairs = [cross.key_value(memory) for cross in crosses]
+    found = folded_source.fold(crosses, pairs, as_scores(allowed[None, None, None], HALF))
+    for cross, pair, folded in zip(crosses, pairs, found, strict=True):
+        keys, values = pair.view(length, 2, heads, size).unbind(1)
+        query = cross.query(norm(x)).view(count, heads, size)
+        looked = cross.out.float()(attended(query, keys, values, allowed.expand(count, -1)))
+        cross.half()
+        assert_close(folded_source.look(x, cross, folded, norm, gate), x.float() + gate * looked)
+
+
+def test_sources_that_are_not_folded() -> None:
+    """They would be larger than the projections, or not be halved."""
+    assert folded_source.takes(8, 64, 64)
+    assert not folded_source.takes(8, 64, 65)
+    assert not folded_source.takes(6, 64, 20)
+
+
 def attended(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """(q, H, d) queries to (T, H, d) keys and values, in single precision → (q, D)."""
     parts = (each.float().transpose(0, 1) for each in (q, keys, values))
@@ -357,14 +388,16 @@ MODELS: dict[str, tuple[DepthConfig, dict[str, Any], dict[str, Any]]] = {
     "gelu, learned positions": (PrefixConfig(), {"activation": "gelu"}, {"positions": "learned"}),
     "norm of embeddings, no bias": (PrefixConfig(), {"attention_bias": False}, {"embedding_norm": True}),
 }
+FOLDING: dict[str, Any] = {"width": 32, "heads": 2}
+"""Of layers to which sources of 16 words can be folded."""
 
 
-def a_model(name: str) -> Translator:
+def a_model(name: str, **size: int) -> Translator:
     """With heads as large as the smallest that tensor cores take."""
     depth, of_layers, settings = MODELS[name]
     torch.manual_seed(0)
     stack = StackConfig(layers=4, depth=depth)
-    layer = LayerConfig(width=48, ffn=80, heads=3, dropout=0.0, **of_layers)
+    layer = LayerConfig(**{"width": 48, "ffn": 80, "heads": 3, "dropout": 0.0} | of_layers | size)
     config = TranslatorConfig(layer=layer, encoder=stack, decoder=stack, tie="none", **settings)
     model = Translator(config, 23, 23, PAD)
     for parameter in model.parameters():  # also those that start at 0 or 1
@@ -505,6 +538,39 @@ def test_drafts_have_the_logits_of_single_kernels(shared: bool, most: int, monke
 
     both_ways(monkeypatch, say)
     assert encodings.count == (1 if shared else 2)
+
+
+@kernels
+@torch.no_grad()
+@pytest.mark.parametrize("what", ["greedy", "beam", "drafts"])
+@pytest.mark.parametrize("name", ["plain", "gated", "norm of embeddings, no bias"])
+def test_words_of_one_sentence_read_its_source_folded(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = a_model(name, **FOLDING), source_on(DEVICE)[1:2]
+    words = torch.randint(4, 23, (6, 1, 3), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    folded = []
+
+    def say() -> list[Tensor]:
+        if what == "drafts":
+            drafter = TranslatorDrafter(model, model.plan(), Plan((0, 1)), 12).open(source)
+            drafter.reach(12)
+            slots = [*drafter.low.cache.slots, *drafter.high.cache.slots]
+            places = torch.arange(3, device=DEVICE)[None]
+            states = [drafter.read(words[0, :, k : k + 1], places[:, k : k + 1]) for k in range(3)]
+            logits = [drafter.exit(state) for state in states] + [drafter.judge(words[0], states, places)]
+        else:
+            beam = 1 if what == "greedy" else 3
+            beams = TranslatorBeams(model, model.plan(), "", 1, beam, 8)
+            beams.open(source)
+            beams.begin(words[0, :, :beam])
+            slots, logits = beams.cache.slots, []
+            for number in range(6):
+                logits.append(beams.step(words[number, :, :beam], 8))
+                beams.go_on()
+        folded.append([slot.memory.folded is not None for slot in slots])
+        return logits
+
+    both_ways(monkeypatch, say)
+    assert folded == [[True] * 4, [False] * 4]
 
 
 class Judging:
@@ -658,6 +724,11 @@ def launches() -> None:
     source_words.normalise(one(4, 512), nn.LayerNorm(512).bfloat16())
     for rows in (3, 16, 64):
         source_words.project_each(one(rows, 512), [nn.Linear(512, 1024).bfloat16()] * 3)
+    for heads, size, length in ((8, 64, 50), (2, 128, 128), (HEADS, SIZE, 9)):
+        cross = CrossAttention(heads * size, heads, True, 0.0).bfloat16()
+        (folded,) = folded_source.fold([cross], [one(length, 2 * heads * size)], one(1, 1, 1, length))
+        for rows in (1, 3, 9):
+            folded_source.look(one(rows, heads * size), cross, folded, nn.LayerNorm(heads * size).bfloat16(), one())
     for length in (16, 64):
         source_words.attend(one(1, length, 3, HEADS, SIZE), one(1, 1, 1, length))
     hypotheses = one(2, 2, 99, most, HEADS, SIZE), one(2, most, 99, most)
@@ -685,6 +756,7 @@ def launches() -> None:
 
 EARLY = (
     few_words.project_kernel,
+    folded_source.fold_kernel,
     picking.candidates_kernel,
     source_words.norm_kernel,
     source_words.project_each_kernel,
@@ -710,15 +782,16 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
 
     monkeypatch.setattr(overlap, "launch", launch)
     launches()
-    assert len(seen) == 16
+    assert len(seen) == 17
 
 
 @on_gpu
-@pytest.mark.parametrize("sentences", [30, 4], ids=["many sources", "few words of sources"])
+@pytest.mark.parametrize("sentences", [30, 4, 1], ids=["many sources", "few words of sources", "one source"])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded as graphs and replayed, to the last bit: they compute the same in the same order."""
-    model, source = a_model("plain"), random_batch([(4 * n % 13 + 1, 2) for n in range(sentences)]).source
+    size = FOLDING if sentences == 1 else {}
+    model, source = a_model("plain", **size), random_batch([(4 * n % 13 + 1, 2) for n in range(sentences)]).source
     limits = torch.tensor([40 - n for n in range(sentences)])
     found = []
     for early in (True, False, True):
@@ -729,5 +802,5 @@ def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, mon
     assert len({word for (one, *_) in found[0][0] for word in one.tokens}) > 3
     assert quick.fits(model)
     (made,) = searcher.recorded.made.values()
-    assert (made.inner.decoder.reader.words is not None) == (sentences == 4)
+    assert (made.inner.decoder.reader.words is not None) == (sentences <= 4)
     assert (list(made.steps) == [made.inner.room]) == (SEARCHES[name].beam == 1)

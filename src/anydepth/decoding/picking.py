@@ -94,7 +94,7 @@ def candidates_kernel(
         shift = tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
     scores = multiply(
         x, weight, norm_scale, norm_shift, x_row, first, row, rows, word, size, epsilon,
-        WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, 0, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         scores += shift

@@ -9,6 +9,7 @@ a word of its own, and can take words back. A `BeamCache` holds the hypotheses o
 import itertools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,13 +19,27 @@ GROWTH = 64
 """Positions a slot grows by when it is full."""
 
 
+class Folded(NamedTuple):
+    """Attention to one source as two products (nn/folded_source.py), P places for its words."""
+
+    keys: Tensor
+    """(H · P, D) that states are multiplied by: keys by the projection of queries."""
+    shift: Tensor
+    """(H · P,) added to that: 0 or so, -∞ where there is no word."""
+    values: Tensor
+    """(D, H · P) that shares of attention are multiplied by: the output projection by values."""
+
+
 class Held:
     """Keys and values of what is the same for every word of a translation, (R, S, H, d): computed once."""
 
     def __init__(self) -> None:
         self.pair: tuple[Tensor, Tensor] | None = None
+        self.folded: Folded | None = None
+        """The same with the projections around it, if anything has made that."""
 
     def reorder(self, rows: Tensor) -> None:
+        self.folded = None
         if self.pair is not None:
             self.pair = self.pair[0].index_select(0, rows), self.pair[1].index_select(0, rows)
 

@@ -78,6 +78,12 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
     return Tile(32, width, 4) if inner <= 512 else Tile(16, min(2048, width), 4)
 
 
+def tile_of_shares(rows: int, width: int) -> Tile:
+    """For shares of attention: a few rows at a time, without tensor cores, which would round them."""
+    singly = min(rows, 5)
+    return Tile(4, width, max(1, width // 1024), rows=triton.next_power_of_2(singly), singly=singly)
+
+
 def takes(width: int, heads: int, weight: Tensor) -> bool:
     """Whether there are kernels for layers with such weights, where they are."""
     known = width // heads in KERNEL_HEADS and weight.dtype in (torch.bfloat16, torch.float16)
@@ -141,26 +147,29 @@ def project(
     gate: Tensor | None = None,
     tile: Tile | None = None,
     out: Tensor | None = None,
+    heads: int = 0,
 ) -> Tensor:
     """residual + gate · activation(norm(x) weightᵀ + bias): (R, D) → (R, N), perhaps into `out`, whose rows may be
-    apart. Without a residual there is no gate.
+    apart. Without a residual there is no gate. Where so many heads are given, x are their scores, D a power of two,
+    and what is multiplied are the shares of each head's attention.
 
     All but x is read before the kernel waits, and must not come from the one before it.
     """
     (rows, width), columns = x.shape, len(weight)
     if rows > (MOST if columns <= MANY else FEW):
+        assert not heads
         found = by_single_kernels(x, weight, bias, norm, activation, residual, gate)
         return found if out is None else out.copy_(found)
-    out = x.new_empty(rows, columns) if out is None else out
+    out = (x if residual is None else residual).new_empty(rows, columns) if out is None else out
     scale, shift, epsilon, normed = parts_of(norm, x)
-    chosen = tile or choose_tile(rows, columns, width)
+    chosen = tile or (tile_of_shares(rows, width) if heads else choose_tile(rows, columns, width))
     blocks = chosen.blocks(rows)
     overlap.launch(
         project_kernel, blocks * triton.cdiv(columns, chosen.columns),
         x, weight, x if bias is None else bias, scale, shift, x if residual is None else residual,
         x if gate is None else gate, out, rows, columns, blocks, x.stride(0), out.stride(0), epsilon,
         width, *chosen.shape,
-        normed, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
+        normed, heads, bias is not None, ACTIVATIONS[activation], residual is not None, gate is not None,
         num_warps=chosen.warps, num_stages=2,
     )  # fmt: skip
     return out
@@ -237,10 +246,19 @@ def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 
 @jit
+def shares(scores, HEADS: tl.constexpr, INNER: tl.constexpr):
+    """Of each head's attention, given logarithms to base 2: none where nothing is seen."""
+    each = tl.reshape(scores, (HEADS, INNER // HEADS))
+    p = tl.exp2(each - tl.maximum(tl.max(each, 1), -1e30)[:, None])
+    total = tl.sum(p, 1)
+    return tl.reshape(p / tl.where(total > 0, total, 1.0)[:, None], (INNER,))
+
+
+@jit
 def multiply_at_once(
     x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, SINGLY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ, all that is summed over in one tile."""
     weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
@@ -266,6 +284,8 @@ def multiply_at_once(
             deviation = one - tl.sum(tl.where(here, mean, 0.0), 0)
             deviation *= tl.sum(tl.where(here, spread, 0.0), 0)
             one = (deviation * scale + shift).to(x.dtype.element_ty).to(tl.float32)
+        if HEADS:
+            one = shares(one, HEADS, INNER)
         found = tl.sum(one[:, None] * weights.to(tl.float32), 0)
         total = tl.where(here[:, None], found[None, :], total)
     return total
@@ -300,28 +320,30 @@ def multiply_in_parts(
 @jit
 def multiply(
     x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, SINGLY: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, SINGLY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
     if INNER >= WIDTH:
-        return multiply_at_once(
+        found = multiply_at_once(
             x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
-            WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
+            WIDTH, INNER, NORM, HEADS, SINGLY, ROWS, COLUMNS, OVERLAP,
         )  # fmt: skip
-    wait(OVERLAP)
-    return multiply_in_parts(
-        x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
-        WIDTH, INNER, NORM, ROWS, COLUMNS,
-    )  # fmt: skip
+    else:
+        wait(OVERLAP)
+        found = multiply_in_parts(
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            WIDTH, INNER, NORM, ROWS, COLUMNS,
+        )  # fmt: skip
+    return found
 
 
 @jit
 def project_kernel(
     x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, out_row, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, ADD: tl.constexpr,
-    GATE: tl.constexpr, OVERLAP: tl.constexpr,
+    SINGLY: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    ADD: tl.constexpr, GATE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     kind = out.dtype.element_ty
     first, row = rows_of(blocks, rows, ROWS, SINGLY)
@@ -336,7 +358,7 @@ def project_kernel(
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
         x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
-        WIDTH, INNER, NORM, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, HEADS, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         total += shift

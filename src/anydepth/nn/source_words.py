@@ -113,16 +113,20 @@ def project_together(x: Tensor, products: Sequence[nn.Linear]) -> tuple[Tensor, 
     """As above, TOGETHER at most."""
     (rows, width), (columns, _), full = x.shape, products[0].weight.shape, products[0].bias is not None
     out, tile = x.new_empty(len(products), rows, columns), choose_tile(rows, columns, width)
-    given = [*products, *[products[0]] * (TOGETHER - len(products))]
-    weights, biases = tuple(each.weight for each in given), tuple(each.bias if full else x for each in given)
+    weights, biases = [each.weight for each in products], [each.bias if full else x for each in products]
     blocks = tile.blocks(rows)
     programs = blocks * triton.cdiv(columns, tile.columns)
     overlap.launch(
         project_each_kernel, len(products) * programs,
-        x, weights, biases, out, rows, columns, blocks, programs, x.stride(0),
+        x, padded_tuple(weights), padded_tuple(biases), out, rows, columns, blocks, programs, x.stride(0),
         TOGETHER, width, *tile.shape, full, num_warps=tile.warps, num_stages=2,
     )  # fmt: skip
     return out.unbind()
+
+
+def padded_tuple(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """TOGETHER of them, for a kernel."""
+    return (*tensors, *[tensors[0]] * (TOGETHER - len(tensors)))
 
 
 @jit
@@ -143,7 +147,7 @@ def project_each_kernel(
         shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = multiply(
         x, weight, x, x, x_row, first, row, rows, column, columns, 0.0,
-        WIDTH, INNER, False, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, False, 0, SINGLY, ROWS, COLUMNS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         total += shift

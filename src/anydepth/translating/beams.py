@@ -38,7 +38,7 @@ class TranslatorBeams:
 
     def open(self, source: Tensor) -> None:
         self.reader.look_at(source)
-        self.part.reads(self.model, self.reader.steps(self.plans))
+        self.part.reads(self.model, self.reader.steps(self.plans), self.reader.sees)
 
     def begin(self, first: Tensor) -> None:
         if self.next:

@@ -43,13 +43,14 @@ class TranslatorDrafter:
         prepares them for its attention."""
         model, plans = self.model, self.plans
         self.reader.look_at(source)
+        sees = self.reader.sees
         if self.shared:
             steps = self.reader.steps(plans, memory)
-            self.low.reads(model, steps[: len(self.low.plan)])
-            self.high.reads(model, steps[len(self.low.plan) :])
+            self.low.reads(model, steps[: len(self.low.plan)], sees)
+            self.high.reads(model, steps[len(self.low.plan) :], sees)
         else:
-            self.low.reads(model, self.reader.steps(plans._replace(decoder=self.low.plan)))
-            self.high.reads(model, self.reader.steps(plans))
+            self.low.reads(model, self.reader.steps(plans._replace(decoder=self.low.plan)), sees)
+            self.high.reads(model, self.reader.steps(plans), sees)
         return self
 
     def reach(self, used: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anydepth.decoding.picking import Candidates, Next, candidates
 from anydepth.models import Translator
-from anydepth.nn import few_words, word_attention
+from anydepth.nn import few_words, folded_source, word_attention
 from anydepth.nn.cache import BeamSlot, FixedSlot
 from anydepth.nn.few_words import Vectors
 from anydepth.nn.layers import Layer
@@ -92,9 +92,13 @@ def step(
     qkv = qkv.view(batch, -1, 3, attention.heads, x.shape[1] // attention.heads)
     said = word_attention.attend_said(qkv, *slot.rooms(qkv[:, :, 0]), *slot.cache.standing)
     x = few_words.project(said, *weights(attention.out), residual=x, gate=gate)
-    query = few_words.project(x, *weights(cross.query), entered(layer, layer.cross_norm))
-    looked = word_attention.attend_source(query, *slot.memory.pair, sees)
-    x = few_words.project(looked, *weights(cross.out), residual=x, gate=gate)
+    cross_norm = entered(layer, layer.cross_norm)
+    if slot.memory.folded:
+        x = folded_source.look(x, cross, slot.memory.folded, cross_norm, gate)
+    else:
+        query = few_words.project(x, *weights(cross.query), cross_norm)
+        looked = word_attention.attend_source(query, *slot.memory.pair, sees)
+        x = few_words.project(looked, *weights(cross.out), residual=x, gate=gate)
     inner = few_words.project(x, *weights(layer.grow), entered(layer, layer.ffn_norm), layer.activation)
     return few_words.project(inner, *weights(layer.shrink), residual=x, gate=gate, out=out)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from anydepth.models import Translator
-from anydepth.nn import few_words, source_words
+from anydepth.nn import few_words, folded_source, source_words
 from anydepth.nn.attention import split_heads
 from anydepth.nn.bridge import LastState, Memory
 from anydepth.nn.few_words import Vectors
@@ -59,8 +59,13 @@ def read_layer(layer: Layer, x: Tensor, gate: Tensor | None, seen: Tensor) -> Te
     return few_words.project(inner, *quick.weights(layer.shrink), residual=x, gate=gate)
 
 
-def hold(model: Translator, plan: Plan, slots: Sequence[quick.QuickSlot], memories: Sequence[Memory]) -> None:
-    """Prepares what the steps of a decoder attend to ahead of the first word: all at once where they read the same."""
+def hold(
+    model: Translator, plan: Plan, slots: Sequence[quick.QuickSlot], memories: Sequence[Memory], seen: Tensor
+) -> None:
+    """Prepares what the steps of a decoder attend to ahead of the first word: all at once where they read the same.
+    The sources' words that are `seen` come as (B, 1, 1, S) scores."""
+    for slot in slots:
+        slot.memory.folded = None  # of other sources
     state = memories[0].state if memories else None
     alike = state is not None and all(memory.state is state for memory in memories)
     if not alike or state is None or not takes(model, state.shape[:2].numel()):
@@ -73,3 +78,7 @@ def hold(model: Translator, plan: Plan, slots: Sequence[quick.QuickSlot], memori
     for slot, cross, pair in zip(slots, crosses, pairs):
         key, value = split_heads(pair.view(*state.shape[:2], -1), 2, cross.heads)
         slot.memory.pair = key, value
+    shape = model.config.layer
+    if len(state) == 1 and folded_source.takes(shape.heads, shape.width // shape.heads, state.shape[1]):
+        for slot, folded in zip(slots, folded_source.fold(crosses, pairs, seen)):
+            slot.memory.folded = folded

@@ -77,11 +77,12 @@ class Part:
         self.memories: list[Memory] = []
         self.gates: Tensor | None = None
 
-    def reads(self, model: Translator, steps: list[Step]) -> None:
+    def reads(self, model: Translator, steps: list[Step], sees_memory: Padded) -> None:
+        assert sees_memory.keys is not None
         self.memories = [memory for memory, _ in steps]
         gates = [gate for _, gate in steps if gate is not None]
         self.gates = torch.stack(gates) if gates else None
-        quick_reading.hold(model, self.plan, self.cache.slots, self.memories)
+        quick_reading.hold(model, self.plan, self.cache.slots, self.memories, sees_memory.keys)
 
     def run(self, model: Translator, x: Tensor, sees_memory: Padded, into: Tensor | None = None) -> Tensor:
         """(R, q, D) the state below these steps → that above, perhaps into a place for it."""
