@@ -36,10 +36,6 @@ def check_objective(objective: ObjectiveConfig, model: ModelConfig) -> None:
             f"training.objective: {objective.type} trains several depths, but each stack has only one here, which "
             'is the same as "single"; give one of them a depth such as "prefix"'
         )
-    if getattr(objective, "taught_by", "labels") == "deepest" and not isinstance(model, ClassifierConfig):
-        raise ValueError(
-            f"training.objective.taught_by: a classifier's exits can teach each other, a {model.type}'s not"
-        )
     depth = stacks["encoder"].depth
     halts = isinstance(depth, PerWordConfig) and isinstance(depth.estimate, HaltingConfig)
     if halts != isinstance(objective, HaltingObjectiveConfig):

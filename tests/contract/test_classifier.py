@@ -6,7 +6,6 @@ from classifiers import LABELS, labelled_batch, tiny_classifier
 from conftest import PAD
 from torch.nn.functional import kl_div
 
-from anydepth.config import loads
 from anydepth.data.collate import Packing
 from anydepth.data.labelled_batch import NO_LABEL, LabelledBatch
 from anydepth.depth import DepthConfig
@@ -14,7 +13,6 @@ from anydepth.depth.full import FullConfig
 from anydepth.depth.layerdrop import LayerDropConfig
 from anydepth.depth.prefix import PrefixConfig
 from anydepth.depth.recurrent import RecurrentConfig
-from anydepth.errors import UserError
 from anydepth.objectives import ExitGridConfig
 from anydepth.objectives.cross_entropy import losses_and_gradient
 from anydepth.objectives.single import single
@@ -88,9 +86,7 @@ def test_the_deepest_exit_learns_from_labels_and_teaches_the_others() -> None:
         assert torch.allclose(together[name], parameter.grad, atol=1e-6), name
 
 
-def test_only_classifiers_teach_themselves_and_only_when_the_deepest_is_there() -> None:
-    with pytest.raises(UserError, match="taught_by: a classifier's exits can teach each other, a translator's not"):
-        loads("", ['model.decoder.depth={type="prefix"}', 'training.objective={type="exit-grid", taught_by="deepest"}'])
+def test_exits_are_taught_only_when_the_deepest_is_there() -> None:
     with pytest.raises(ValueError, match="the deepest exit has to be in every step"):
         ExitGridConfig(taught_by="deepest", pairs=2)
     ExitGridConfig(taught_by="deepest", pairs=2, always_deepest=True)

@@ -78,6 +78,29 @@ def test_stacked_encoder_exits_equal_one_after_the_other(batch: Batch, at_once: 
         assert_same(together(model, tasks, batch, at_once), together(model, tasks, batch))
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("pairs", [0, 5])
+@pytest.mark.parametrize("depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5)], ids=lambda d: d.type)
+def test_the_deepest_pair_learns_from_words_and_teaches_the_others(
+    depth: DepthConfig, pairs: int, at_once: int
+) -> None:
+    model = tiny_translator(depth).double()
+    tasks = ExitGridConfig(taught_by="deepest", pairs=pairs, always_deepest=True).choices(model)[0]
+    *others, (deepest, weight) = tasks
+    assert deepest == model.plan()
+    loss = SharedPass(model, BATCH, SMOOTHING, losses_and_gradient, at_once, self_taught=True).backward(tasks)
+    found = float(loss.total) * sum(weight for _, weight in tasks), gradients(model)
+    first = weight * single(model, BATCH, deepest, SMOOTHING).total
+    first.backward()
+    total, lesson = float(first.detach()), model.logits(model(BATCH, deepest)).softmax(-1).detach()
+    for plans, weight in others:
+        log_probabilities = model.logits(model(BATCH, plans)).log_softmax(-1)
+        loss = -weight * (lesson * log_probabilities).sum(-1)[BATCH.target_out != model.pad].sum()
+        loss.backward()
+        total += float(loss.detach())
+    assert_same(found, (total, gradients(model)))
+
+
 def test_gates_get_their_gradients_too() -> None:
     model = tiny_translator(ReZeroConfig()).double()
     (tasks,) = ExitGridConfig().choices(model)
@@ -181,9 +204,19 @@ def test_cross_entropy_equals_pytorch_and_slices_do_not_matter(monkeypatch: pyte
     logits = F.linear(states, output).flatten(0, 1)
     expected = F.cross_entropy(logits, words.flatten(), ignore_index=0, label_smoothing=0.1, reduction="sum")
     wanted = torch.autograd.grad(3 * expected, (states, output))
+    teacher = torch.randn(3, 7, 8, dtype=torch.double)
+    lesson = F.linear(teacher, output.detach()).flatten(0, 1).softmax(-1)
+    taught = F.cross_entropy(F.linear(states, output).flatten(0, 1), lesson, reduction="none")[
+        words.flatten() != 0
+    ].sum()
+    learnt = torch.autograd.grad(taught, (states, output))
     for size in (1 << 25, 100, 23):
         monkeypatch.setattr(cross_entropy, "SLICE", size)
         loss = cross_entropy.cross_entropy(states, output, words, 0, 0.1)
         assert float(loss.total.detach()) == pytest.approx(float(expected.detach()))
         for got, right in zip(torch.autograd.grad(3 * loss.total, (states, output)), wanted):
+            assert torch.allclose(got, right, atol=1e-12)
+        loss = cross_entropy.cross_entropy(states, output, words, 0, 0.1, taught_by=teacher)
+        assert float(loss.total.detach()) == pytest.approx(float(taught.detach()))
+        for got, right in zip(torch.autograd.grad(loss.total, (states, output)), learnt):
             assert torch.allclose(got, right, atol=1e-12)

@@ -34,9 +34,11 @@ SENTENCES, SOURCE, TARGET = 3, 5, 7
 BATCH = random_batch([(SOURCE, TARGET)] * SENTENCES)
 
 
-def counted(model: Translator, tasks: Tasks, recompute: bool = False) -> int:
+def counted(model: Translator, tasks: Tasks, recompute: bool = False, objective: ObjectiveConfig | None = None) -> int:
     """FLOPs of a training step's forward and backward pass over the batch, as PyTorch counts them."""
-    settings = TrainingConfig(device="cpu", precision="fp32", recompute=recompute)
+    settings = TrainingConfig(
+        device="cpu", precision="fp32", recompute=recompute, objective=objective or SingleConfig()
+    )
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.dropout = 0.1  # without it PyTorch does not compute the last product of a layer again
     step = Step(model.train(), Optimizers(model, settings.optimizer), settings, 1, Ranks(0, 1, torch.device("cpu")))
@@ -85,6 +87,8 @@ def test_bridges_and_the_blocks_they_leave_out(bridge: BridgeConfig, objective: 
     [
         ExitGridConfig(),
         ExitGridConfig(pairs=3, always_deepest=True),
+        ExitGridConfig(taught_by="deepest"),
+        ExitGridConfig(taught_by="deepest", pairs=4, always_deepest=True),
         MultitaskConfig(),
         MultitaskConfig(encoder_depths=2, decoder_depths=1),
     ],
@@ -93,11 +97,15 @@ def test_bridges_and_the_blocks_they_leave_out(bridge: BridgeConfig, objective: 
 def test_several_tasks_and_what_they_share(depth: DepthConfig, objective: ExitGridConfig | MultitaskConfig) -> None:
     model = tiny_translator(depth, layers=3 if depth.type == "prefix" else 4)
     choices = objective.choices(model)
-    mean = sum(counted(model, tasks) for tasks in choices) / len(choices)
+    mean = sum(counted(model, tasks, objective=objective) for tasks in choices) / len(choices)
     assert mean == pytest.approx(expected(model, objective), rel=1e-12)
 
 
-@pytest.mark.parametrize("objective", [SingleConfig(), ExitGridConfig(), MultitaskConfig(encoder_depths=2)], ids=str)
+@pytest.mark.parametrize(
+    "objective",
+    [SingleConfig(), ExitGridConfig(), ExitGridConfig(taught_by="deepest"), MultitaskConfig(encoder_depths=2)],
+    ids=str,
+)
 def test_without_a_decoder(objective: ObjectiveConfig) -> None:
     """Two of six words are hidden, so that the head has two thirds less to do than the layers."""
     model = tiny_masked_lm(PrefixConfig(sample="full"), layers=3)
@@ -151,14 +159,14 @@ def test_tied_multi_and_flexible_depth_by_hand() -> None:
     """Tied-multi 6×6: the encoder once, of 36 decoder layers the first one's self-attention once instead of 6 times.
     Flexible depth 12-6: 28 and 12 layers in the sub-networks of the stacks, of which 3 and 1 are shared beginnings."""
     grid = tiny_translator(PrefixConfig(), layers=6)
-    assert mean_work(TrainingConfig(objective=ExitGridConfig()), grid) == (6, 31, 36, 36, 0)
+    assert mean_work(TrainingConfig(objective=ExitGridConfig()), grid) == (6, 31, 36, 36, 0, 0)
     stacks = "\n".join(
         f"[model.{name}]\nlayers = {layers}\ndepth = {{ type = 'subnetwork' }}"
         for name, layers in (("encoder", 12), ("decoder", 6))
     )
     with torch.device("meta"):
         flexible = Translator(loads(stacks).model, 10, 10, 0)
-    encoder, _, finished, exits, _ = mean_work(TrainingConfig(objective=MultitaskConfig()), flexible)
+    encoder, _, finished, exits, *_ = mean_work(TrainingConfig(objective=MultitaskConfig()), flexible)
     assert (encoder, finished, exits) == (28 - 3, 6 * (12 - 1), 24)
 
 

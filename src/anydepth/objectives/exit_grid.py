@@ -27,7 +27,7 @@ class ExitGridConfig:
     always_deepest: bool = False
     """Takes the deepest pair in every step and draws the others; the weights make up for it."""
     taught_by: Literal["labels", "deepest"] = "labels"
-    """What a classifier's shallow exits learn: the labels, or the probabilities that its deepest exit gives them."""
+    """What shallower exits learn: the labels or words, or the probabilities that the deepest exit gives them."""
     together: int = 1
     """Encoder exits whose decoders run as one batch: faster on a GPU, for as many times the decoder's activations."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from anydepth.data.any_batch import EncoderBatch
@@ -70,11 +69,23 @@ class SharedPass:
     The decoder starts from detached inputs and is back-propagated at once, for one encoder exit after the other; the
     encoder follows once at the end. So no more than one decoder's activations are held at a time. Where there is memory
     for it, `together` encoder exits are stacked on the batch axis instead: larger products, fewer of them.
+
+    Self-taught, the last task is run first, and all others learn what it predicts instead of the words.
     """
 
-    def __init__(self, model: Translator, batch: Batch, smoothing: float, kernel: Kernel, together: int = 1) -> None:
+    def __init__(
+        self,
+        model: Translator,
+        batch: Batch,
+        smoothing: float,
+        kernel: Kernel,
+        together: int = 1,
+        self_taught: bool = False,
+    ) -> None:
         self.model, self.batch, self.smoothing, self.kernel = model, batch, smoothing, kernel
-        self.together = together
+        self.together, self.self_taught = together, self_taught
+        self.teacher: Tensor | None = None
+        """What the deepest exit predicts words from."""
         self.view = look_at(batch, model.pad)
         self.encoder_gates = gates_by_layer(model.encoder_depth, batch.key)
         self.decoder_gates = gates_by_layer(model.decoder_depth, batch.key)
@@ -83,6 +94,7 @@ class SharedPass:
     def backward(self, tasks: Tasks) -> Loss:
         """Adds the gradients of Σ weight · loss; gives the weighted means of the losses, for people."""
         model, view, batch = self.model, self.view, self.batch
+        tasks = tasks[::-1] if self.self_taught else tasks
         read = self.encode(tasks)
         memories = list(dict.fromkeys(t for each in read.values() for m in each.values() for t in m if t is not None))
         leaves = {memory: memory.detach().requires_grad_() for memory in memories}
@@ -94,9 +106,10 @@ class SharedPass:
             begun = model.decoder.begin(first, start, gate(self.gate_leaf, first), view.target)
             opened = begun.detach().requires_grad_()
             for encoders, weights in alike([task for task in tasks if task.plans.decoder.layers[0] == first]):
-                for k in range(0, len(encoders), self.together):
-                    exits = [read[encoder] for encoder in encoders[k : k + self.together]]
-                    found.append(self.decode(first, opened, exits, weights))
+                while encoders:
+                    size = 1 if self.self_taught and self.teacher is None else self.together
+                    some, encoders = encoders[:size], encoders[size:]
+                    found.append(self.decode(first, opened, [read[encoder] for encoder in some], weights))
             begun.backward(opened.grad)
         ends = [target, *memories, *([] if self.decoder_gates is None else [self.decoder_gates])]
         starts = [start, *leaves.values(), *([] if self.gate_leaf is None else [self.gate_leaf])]
@@ -137,10 +150,14 @@ class SharedPass:
         x = copies.stacked([x] * len(memories))
         x = model.decoder.finish(first, x, gate(self.gate_leaf, first), read[first], copies.memory)
         words, output, pad = copies.stacked([self.batch.target_out] * len(memories)), model.output.weight, model.pad
-        exits = [
-            (weights[plan], cross_entropy(model.norm(x), output, words, pad, self.smoothing, self.kernel))
-            for plan, x in walk(root, x, run)
-        ]
+        exits = []
+        for plan, state in deepest_first(walk(root, x, run)):
+            states = model.norm(state)
+            teacher = None if self.teacher is None else copies.stacked([self.teacher] * len(memories))
+            loss = cross_entropy(states, output, words, pad, self.smoothing, self.kernel, taught_by=teacher)
+            exits.append((weights[plan], loss))
+            if self.self_taught and self.teacher is None:
+                self.teacher = states.detach()
         total = torch.stack([weight * loss.total for weight, loss in exits]).sum()
         total.backward()
         return Loss(total.detach(), torch.stack([weight * loss.nll for weight, loss in exits]).sum())
@@ -159,15 +176,13 @@ def encoder_exits(
 
     ends, gradients, found = [], [], []
     output, bias, answers = model.output.weight, model.output_bias, batch.target_out
-    lesson = None
-    for plan, state in sorted(walk(tree(weights), x, run), key=lambda exit: -len(exit[0].layers)):
+    teacher = None
+    for plan, state in deepest_first(walk(tree(weights), x, run)):
         start = state.detach().requires_grad_()
         states = model.predict(start, batch)
-        loss = cross_entropy(states, output, answers, model.no_target, smoothing, kernel, bias)
-        if lesson is not None:
-            loss = Loss(disagreement(F.linear(states, output, bias), lesson, answers != model.no_target), loss.nll)
-        elif self_taught:
-            lesson = F.linear(states, output, bias).detach()
+        loss = cross_entropy(states, output, answers, model.no_target, smoothing, kernel, bias, teacher)
+        if self_taught and teacher is None:
+            teacher = states.detach()
         (weights[plan] * loss.total).backward()
         ends.append(state)
         gradients.append(start.grad)
@@ -176,11 +191,8 @@ def encoder_exits(
     return Loss(*(torch.stack(parts).sum() / sum(weights.values()) for parts in zip(*found)))
 
 
-def disagreement(logits: Tensor, lesson: Tensor, real: Tensor) -> Tensor:
-    """Cross-entropy with another exit's probabilities, summed over what is real. (FastBERT, Liu et al. 2020, teaches
-    its exits by KL divergence, which has the same gradient.)"""
-    each = -(lesson.float().softmax(-1) * logits.float().log_softmax(-1)).sum(-1)
-    return torch.where(real, each, 0).sum()
+def deepest_first(exits: Iterable[tuple[Plan, Tensor]]) -> list[tuple[Plan, Tensor]]:
+    return sorted(exits, key=lambda exit: -len(exit[0].layers))
 
 
 def alike(tasks: list[Task]) -> Iterator[tuple[list[Plan], dict[Plan, float]]]:

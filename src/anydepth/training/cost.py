@@ -41,6 +41,8 @@ class Work(NamedTuple):
     """Output layers with their losses."""
     bridge: float = 0
     """Multiplications per source word between the encoder and the decoder."""
+    lessons: float = 0
+    """Products with the output matrix that are computed forward alone."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def forward_flops(model: Model, work: Work, source: int, target: int) -> tuple[f
     width = model.config.layer.width
     if isinstance(model, EncoderModel):
         each = 2 * source * matrices(model.encoder.layers[0]) + attention(source, source, width)
-        return work.encoder * each, work.exits * model.head_flops(source)
+        taught = work.lessons / 3 * 2 * model.output.weight.numel() / model.head_flops()
+        return work.encoder * each, (work.exits + taught) * model.head_flops(source)
     encoder, decoder = (cast(Layer, stack.layers[0]) for stack in (model.encoder, model.decoder))
     memory = memory_weights(decoder)
     rest = matrices(decoder) - matrices(decoder.attention) - memory
@@ -120,7 +123,8 @@ def forward_flops(model: Model, work: Work, source: int, target: int) -> tuple[f
         + work.begun * (2 * target * matrices(decoder.attention) + attention(target, target, width))
         + work.finished * (2 * target * rest + 2 * source * memory + crossing)
     )
-    return layers, 2 * target * work.exits * model.output.weight.numel() + 2 * source * work.bridge
+    exits = work.exits + work.lessons / 3
+    return layers, 2 * target * exits * model.output.weight.numel() + 2 * source * work.bridge
 
 
 def memories_read(layer: Layer) -> int:
@@ -154,7 +158,9 @@ def mean_work(training: TrainingConfig, model: Model) -> Work:
     """
     if isinstance(training.objective, ExitGridConfig | MultitaskConfig):
         each = [work(tasks, model) for tasks in training.objective.choices(model)]
-        return Work(*(fmean(counts) for counts in zip(*each)))
+        mean = Work(*(fmean(counts) for counts in zip(*each)))
+        taught = isinstance(training.objective, ExitGridConfig) and training.objective.taught_by == "deepest"
+        return mean._replace(lessons=mean.exits - 1) if taught else mean
     encoder, decoder = model.encoder_depth.mean_steps(), model.decoder_depth.mean_steps()
     if isinstance(model, EncoderModel):
         return Work(encoder, 0, 0, 1)

@@ -123,13 +123,14 @@ class Step:
         smoothing, objective = self.settings.label_smoothing, self.settings.objective
         with torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.bf16):
             if len(tasks) > 1:
+                self_taught = isinstance(objective, ExitGridConfig) and objective.taught_by == "deepest"
                 if isinstance(self.model, EncoderModel):
                     assert not isinstance(batch, Batch)
-                    self_taught = isinstance(objective, ExitGridConfig) and objective.taught_by == "deepest"
                     return encoder_exits(self.model, batch, tasks, smoothing, self.kernel, self_taught)
                 assert isinstance(self.model, Translator)
                 assert isinstance(batch, Batch)
-                return SharedPass(self.model, batch, smoothing, self.kernel, objective.together).backward(tasks)
+                at_once = objective.together
+                return SharedPass(self.model, batch, smoothing, self.kernel, at_once, self_taught).backward(tasks)
             ((plans, weight),) = tasks
             if isinstance(objective, HaltingObjectiveConfig):
                 assert isinstance(self.model, Classifier)
