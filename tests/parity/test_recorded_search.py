@@ -8,6 +8,7 @@ import torch
 from conftest import random_batch, talkative_translator
 from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
 
+from anydepth.decoding.recorded import RecordedSearch
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
 from anydepth.depth.prefix import PrefixConfig
@@ -77,6 +78,23 @@ def test_on_another_gpu_than_that_of_the_thread(name: str, dtype: torch.dtype) -
     model = talkative_translator(PrefixConfig()).to("cuda:1", dtype)
     with torch.cuda.device(0):
         assert_replayed_searches_find_the_same(model, SEARCHES[name])
+
+
+@pytest.mark.parametrize(("name", "further"), [("greedy", 1), ("beam", 1), ("speculation", 0)])
+def test_what_comes_after_the_last_step(name: str, further: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short one, since the GPU does not wait for the host; but no round of speculation, if earlier searches tell."""
+    model, calls, advance = talkative_translator(PrefixConfig()).cuda(), list[int](), RecordedSearch.advance
+    monkeypatch.setattr(RecordedSearch, "advance", lambda self, used: (calls.append(used), advance(self, used)))
+    plans, source, limits = model.plan(), random_batch([(6, 2)]).source, torch.tensor([60])
+    ((whole,),) = Searcher(model, MARKS).replay(source, limits, plans, "", SEARCHES["greedy"])
+    searcher = Searcher(model, MARKS._replace(eos=max(whole.tokens, key=whole.tokens.index)))
+    for _ in range(3):
+        calls.clear()
+        searcher.replay(source, limits, plans, "", SEARCHES[name])
+        (made,) = searcher.recorded.made.values()
+        needed = round(made.paces[-1] * source.shape[1])
+        assert 3 <= needed < 60
+        assert len(calls) == needed + further
 
 
 def test_a_search_between_two_others_disturbs_neither() -> None:

@@ -58,6 +58,23 @@ def test_beyond_the_places_that_a_step_looks_at_first(name: str) -> None:
     assert list(made.steps) == [16, 32, 64, made.inner.room]
 
 
+def test_rounds_are_begun_ahead_as_long_as_recent_searches_went_on() -> None:
+    model = talkative_translator(PrefixConfig())
+    searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
+    for limit in (40, 12, 30):
+        searcher.replay(random_batch([(6, 2)]).source, torch.tensor([limit]), plans, "", SEARCHES["speculation"])
+    searcher.replay(random_batch([(6, 2)]).source, torch.tensor([12]), plans, "", SEARCHES["greedy"])
+    long, short, middle, plain = searcher.recorded.made.values()
+    assert plain.steps_ahead(6) == math.inf
+    (fewest,) = (6 * pace for pace in short.paces)
+    assert 3 <= fewest <= 12  # rounds of up to four words
+    assert short.steps_ahead(6) == pytest.approx(fewest - 1)
+    assert short.steps_ahead(12) == pytest.approx(2 * fewest - 1)
+    assert len(middle.paces) == len(long.paces) == 1
+    short.paces.clear()
+    assert short.steps_ahead(6) == -1  # nothing is known
+
+
 def test_what_was_forgotten_is_recorded_again() -> None:
     model = talkative_translator(PrefixConfig())
     searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([5])

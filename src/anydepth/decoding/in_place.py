@@ -42,6 +42,8 @@ class Search(Protocol):
     """Places for words that its caches have."""
     asked: Tensor
     """What the host reads after each step, to tell whether it is over, where steps do not tell it."""
+    long_steps: bool
+    """Whether a step takes much longer than the host takes to tell that it was the last."""
 
     def begin(self, limits: Array) -> None:
         """What the host notes: (B,) words allowed, 0 where there is no sentence."""
@@ -112,6 +114,8 @@ class GreedySearch:
     """Rows go on after their end; what they say then is not read. So there is nothing to keep account of but the words
     and what they gain: at batch 1, every kernel counts."""
 
+    long_steps = False
+
     def __init__(self, decoder: Beams, rows: int, words: int, marks: Marks, penalty: float, weight: Tensor) -> None:
         """`weight`, any of the model's, tells where and how it computes."""
         self.decoder, self.marks, self.penalty, self.room = decoder, marks, penalty, words
@@ -165,6 +169,8 @@ class GreedySearch:
 
 class BeamSearch:
     """As `beam_search`, with sentences that are done left in their places."""
+
+    long_steps = False
 
     def __init__(
         self, decoder: Beams, sentences: int, beam: int, words: int, marks: Marks, penalty: float, n_best: int
@@ -257,6 +263,8 @@ class Opener(Drafter, Protocol):
 
 class Speculation:
     """Rounds of speculation (decoding/speculative.py). Rows stand at places of their own."""
+
+    long_steps = True
 
     def __init__(
         self,

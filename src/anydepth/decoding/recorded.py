@@ -7,8 +7,9 @@ attention counts the words that there are (nn/word_attention.py); and fixed plac
 in and its words out. On a CPU the same code runs without being recorded, which is how it is tested.
 """
 
+import math
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ MOST = 512
 sentences one by one); the one not used for longest makes room for the next."""
 MOST_OF_MEMORY = 0.25
 """Of the memory that others leave, since several processes may share a GPU. With more they are all forgotten."""
+RECENT = 8
+"""Searches that tell how many steps the next one has at least."""
 FEWEST = 16
 """Places that a step looks at, at least."""
 
@@ -58,6 +61,10 @@ class RecordedSearch:
         self.taken = torch.zeros_like(self.given, device=search.asked.device)
         self.steps: dict[int, Callable[[], object]] = {}
         self.opening: Callable[[], object] | None = None
+        self.tells = search.told(0) is not None
+        """Whether all that the host reads is written into its own memory."""
+        self.paces = deque[float](maxlen=RECENT)
+        """Steps of searches, for each word of the longest source."""
         if recorder:
             self.answers = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
@@ -72,7 +79,7 @@ class RecordedSearch:
         self.taken.copy_(self.given, non_blocking=True)
         self.inner.begin(self.limits)
         self.open()
-        self.play(int(max_lengths.max()))
+        self.play(int(max_lengths.max()), source.shape[1])
         if self.recorder is None or self.tells:
             return self.inner.read()
         # on another stream, beside the step that was begun before the last one's answer came
@@ -88,33 +95,39 @@ class RecordedSearch:
             self.opening = self.record(lambda: self.inner.open(*self.parted(self.taken)))
         self.opening()  # also after recording, which leaves the results in other places, still to be computed
 
-    def play(self, steps: int) -> None:
+    def play(self, steps: int, longest: int) -> None:
         """At most so many, until the one after which it is over has ended; on a GPU the next may have begun by then."""
         # asked for by every event anew, the stream would take as long as a layer
-        stream, tells = torch.cuda.current_stream() if self.recorder else None, self.tells
+        stream, heard = torch.cuda.current_stream() if self.recorder else None, 0
+        ahead = self.steps_ahead(longest) if self.recorder else 0
         for number in range(steps):
             self.advance(self.looked_at(number))
-            if self.recorder is None:
-                if self.inner.over(self.answer(number)):
+            self.ask(number, stream)
+            while heard < number or (heard == number and number >= ahead):
+                if self.inner.over(self.answer(heard)):
+                    self.paces.append((heard + 1) / longest)
                     return
-                continue
-            # the host looks how step n went while step n + 1 runs: the GPU never waits for it
-            if not tells:
+                heard += 1
+        if heard < steps:
+            self.answer(steps - 1)
+
+    def steps_ahead(self, longest: int) -> float:
+        """Steps after which the next one is begun before the host knows whether it is needed, so that the GPU need not
+        wait for the host. Where a step takes longer than that wait, none should come after the last: then only as many
+        as any recent search had, given the length of its source."""
+        return min(self.paces, default=0) * longest - 1 if self.inner.long_steps else math.inf
+
+    def ask(self, number: int, stream: torch.cuda.Stream | None) -> None:
+        """For the answer of a step, once it has ended."""
+        if self.recorder:
+            if not self.tells:
                 self.answers[number % 2].copy_(self.inner.asked, non_blocking=True)
             self.answered[number % 2].record(stream)
-            if number:
-                self.answered[1 - number % 2].synchronize()
-                if self.inner.over(self.answer(number - 1)):
-                    return
-        if self.recorder:
-            self.answered[(steps - 1) % 2].synchronize()
-
-    @property
-    def tells(self) -> bool:
-        """Whether all that the host reads is written into its own memory."""
-        return self.inner.told(0) is not None
 
     def answer(self, number: int) -> Array:
+        """Of a step, the last or the one before it, once it has ended."""
+        if self.recorder:
+            self.answered[number % 2].synchronize()
         told = self.inner.told(number)
         return (self.answers[number % 2] if self.recorder else self.inner.asked).numpy() if told is None else told
 
