@@ -85,6 +85,16 @@ def test_products(
 
 
 @kernels
+@pytest.mark.parametrize("tile", [None, Tile(16, 32, 4)], ids=["chosen", "in parts"])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_norms_of_states_far_from_0(rows: int, tile: Tile | None) -> None:
+    """Kernels learn mean and spread at once."""
+    x, weight, norm = random(rows, 96) + 20, random(16, 96), nn.LayerNorm(96).to(DEVICE, HALF).requires_grad_(False)
+    expected = F.linear(F.layer_norm(x.float(), (96,), eps=norm.eps), weight.float())
+    assert_close(few_words.project(x, weight, None, norm, tile=tile), expected)
+
+
+@kernels
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("rows", "width", "columns"), [(2, 48, 40), (20, 96, 16), (33, 1040, 24)])
 def test_products_of_several_matrices(rows: int, width: int, columns: int, bias: bool) -> None:

@@ -85,7 +85,7 @@ def candidates_kernel(
     x, weight, bias, norm_scale, norm_shift, words, logits, highests, totals,
     rows, size, blocks, parts, x_row, epsilon, one, other,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    SINGLY: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
+    SINGLY: tl.constexpr, PARTS: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     first, row = rows_of(blocks, rows, ROWS, SINGLY)
     part = tl.program_id(0) // blocks
@@ -94,7 +94,7 @@ def candidates_kernel(
         shift = tl.load(bias + word, mask=word < size, other=0.0).to(tl.float32)[None, :]
     scores = multiply(
         x, weight, norm_scale, norm_shift, x_row, first, row, rows, word, size, epsilon,
-        WIDTH, INNER, NORM, 0, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, 0, SINGLY, ROWS, COLUMNS, PARTS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         scores += shift

@@ -48,15 +48,17 @@ class Tile(NamedTuple):
     """Of the result."""
     singly: int = 0
     """Rows that are multiplied one by one, if they are."""
+    parts: int = 1
+    """Of a sum, each by warps of their own: where it is long, has no norm before it and fits in one go."""
 
     def blocks(self, rows: int) -> int:
         """Programs for so many rows of the same columns."""
         return triton.cdiv(rows, self.singly or self.rows)
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, int, int, int, int]:
         """For a kernel."""
-        return self.rows, self.columns, self.inner, self.singly
+        return self.rows, self.columns, self.inner, self.singly, self.parts
 
 
 @cache
@@ -75,7 +77,7 @@ def choose_tile(rows: int, columns: int, inner: int) -> Tile:
         return Tile(narrow, width, warps, rows=padded, singly=rows)
     if all_words:
         return Tile(128, min(512, width), 8, rows=2 * FEWEST) if rows > FEWEST else Tile(64, min(512, width), 8)
-    return Tile(32, width, 4) if inner <= 512 else Tile(16, min(2048, width), 4)
+    return Tile(32, width, 4) if inner <= 512 else Tile(16, min(2048, width), 4, parts=4 if width == 2048 else 1)
 
 
 def tile_of_shares(rows: int, width: int) -> Tile:
@@ -232,17 +234,12 @@ def load_row(row, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
 
 
 @jit
-def spread_of(centred, first, WIDTH: tl.constexpr, INNER: tl.constexpr):
-    if WIDTH % INNER:
-        centred = tl.where((first + tl.arange(0, INNER) < WIDTH)[None, :], centred, 0.0)
-    return tl.sum(centred * centred, 1)
-
-
-@jit
-def moments(states, epsilon, WIDTH: tl.constexpr, INNER: tl.constexpr):
-    """The mean of each row, and what its deviations are multiplied by."""
-    mean = tl.sum(states, 1) / WIDTH
-    return mean, 1 / tl.sqrt(spread_of(states - mean[:, None], 0, WIDTH, INNER) / WIDTH + epsilon)
+def moments(sums, squares, epsilon, WIDTH: tl.constexpr):
+    """The mean of each row, and what its deviations are multiplied by, from parts of the sums of states and of their
+    squares: what states in 16 bits leave of deviations much smaller than the mean is no better."""
+    last: tl.constexpr = len(sums.shape) - 1
+    mean = tl.sum(sums, last) / WIDTH
+    return mean, tl.rsqrt(tl.maximum(tl.sum(squares, last) / WIDTH - mean * mean, 0.0) + epsilon)
 
 
 @jit
@@ -255,40 +252,95 @@ def shares(scores, HEADS: tl.constexpr, INNER: tl.constexpr):
 
 
 @jit
-def multiply_at_once(
+def multiply_singly(
     x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, SINGLY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """norm(x) weightᵀ, all that is summed over in one tile."""
+    """norm(x) weightᵀ, a row at a time."""
     weights = load_weights(weight, column, columns, 0, WIDTH, INNER)
     if NORM:
         scale = load_row(norm_scale, 0, WIDTH, INNER)
         shift = load_row(norm_shift, 0, WIDTH, INNER)
     wait(OVERLAP)
-    if NORM or not SINGLY:
-        states = load_states(x, x_row, row, rows, 0, WIDTH, INNER)
-    if NORM:  # of all rows at the same time: each alone would wait for its sums
-        mean, spread = moments(states.to(tl.float32), epsilon, WIDTH, INNER)
-    if not SINGLY:
-        if NORM:
-            centred = (states.to(tl.float32) - mean[:, None]) * spread[:, None]
-            states = (centred * scale[None, :] + shift[None, :]).to(states.dtype)
-        return tl.dot(states, weights)
+    states: tl.tuple = ()
+    for number in tl.static_range(SINGLY):  # where there is none, the last one again
+        states += (load_row(x + tl.minimum(first + number, rows - 1) * x_row, 0, WIDTH, INNER),)
+    if NORM:  # of all rows first: one after the other they would wait for their sums
+        normed: tl.tuple = ()
+        for number in tl.static_range(SINGLY):
+            mean, spread = moments(states[number], states[number] * states[number], epsilon, WIDTH)
+            each = (states[number] - mean) * spread * scale + shift
+            normed += (each.to(x.dtype.element_ty).to(tl.float32),)
+        states = normed
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for number in tl.static_range(SINGLY):
-        here = row == first + number
-        # where there is none, the last one again
-        one = load_row(x + tl.minimum(first + number, rows - 1) * x_row, 0, WIDTH, INNER)
-        if NORM:
-            deviation = one - tl.sum(tl.where(here, mean, 0.0), 0)
-            deviation *= tl.sum(tl.where(here, spread, 0.0), 0)
-            one = (deviation * scale + shift).to(x.dtype.element_ty).to(tl.float32)
-        if HEADS:
-            one = shares(one, HEADS, INNER)
+        one = shares(states[number], HEADS, INNER) if HEADS else states[number]
         found = tl.sum(one[:, None] * weights.to(tl.float32), 0)
-        total = tl.where(here[:, None], found[None, :], total)
+        total = tl.where((row == first + number)[:, None], found[None, :], total)
     return total
+
+
+@jit
+def multiply_at_once(
+    x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """norm(x) weightᵀ by tensor cores, all that is summed over at the same time: in chains that do not wait for each
+    other, each of 256 numbers at most, which a warp reads at a time, so that it has whole rows of the states."""
+    CHAINS: tl.constexpr = (INNER + 255) // 256
+    PART: tl.constexpr = INNER // CHAINS
+    weights: tl.tuple = ()
+    scales: tl.tuple = ()
+    shifts: tl.tuple = ()
+    states: tl.tuple = ()
+    for part in tl.static_range(CHAINS):
+        weights += (load_weights(weight, column, columns, part * PART, WIDTH, PART),)
+        if NORM:  # as often as there are rows, so that threads have them where they have states
+            scales += (load_states(norm_scale, 0, row, rows, part * PART, WIDTH, PART),)
+            shifts += (load_states(norm_shift, 0, row, rows, part * PART, WIDTH, PART),)
+    wait(OVERLAP)
+    for part in tl.static_range(CHAINS):
+        states += (load_states(x, x_row, row, rows, part * PART, WIDTH, PART),)
+    if NORM:
+        sums = states[0].to(tl.float32)
+        squares = sums * sums
+        for part in tl.static_range(1, CHAINS):
+            sums += states[part].to(tl.float32)
+            squares += states[part].to(tl.float32) * states[part].to(tl.float32)
+        mean, spread = moments(sums, squares, epsilon, WIDTH)
+        normed: tl.tuple = ()
+        for part in tl.static_range(CHAINS):
+            deviation = (states[part].to(tl.float32) - mean[:, None]) * spread[:, None]
+            normed += ((deviation * scales[part] + shifts[part]).to(x.dtype.element_ty),)
+        states = normed
+    total = tl.dot(states[0], weights[0])
+    for part in tl.static_range(1, CHAINS):
+        total = tl.fma(tl.dot(states[part], weights[part]), 1.0, total)  # a mere sum would become a chain again
+    return total
+
+
+@jit
+def multiply_divided(
+    x, weight, x_row, row, rows, column, columns,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """x weightᵀ by tensor cores, a part of the sum by each warp: if each had all of it for a part of the columns, all
+    would read all states from shared memory."""
+    PART: tl.constexpr = INNER // PARTS
+    part, inner = tl.arange(0, PARTS)[:, None, None] * PART, tl.arange(0, PART)
+    real = (column < columns)[None, None, :]
+    if WIDTH % INNER:
+        real = real & (part + inner[None, :, None] < WIDTH)
+    weights = tl.load(
+        weight + column[None, None, :].to(tl.int64) * WIDTH + part + inner[None, :, None], mask=real, other=0.0
+    )
+    wait(OVERLAP)
+    real = (row < rows)[None, :, None]
+    if WIDTH % INNER:
+        real = real & (part + inner[None, None, :] < WIDTH)
+    states = tl.load(x + row[None, :, None] * x_row + part + inner[None, None, :], mask=real, other=0.0)
+    return tl.sum(tl.dot(states, weights), 0)
 
 
 @jit
@@ -296,16 +348,14 @@ def multiply_in_parts(
     x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    mean = tl.zeros((ROWS,), tl.float32)
-    spread = tl.zeros((ROWS,), tl.float32)
+    sums = tl.zeros((ROWS, INNER), tl.float32)
+    squares = tl.zeros((ROWS, INNER), tl.float32)
     if NORM:
         for first in range(0, WIDTH, INNER):
-            mean += tl.sum(load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32), 1)
-        mean /= WIDTH
-        for first in range(0, WIDTH, INNER):
-            centred = load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32) - mean[:, None]
-            spread += spread_of(centred, first, WIDTH, INNER)
-        spread = 1 / tl.sqrt(spread / WIDTH + epsilon)
+            some = load_states(x, x_row, row, rows, first, WIDTH, INNER).to(tl.float32)
+            sums += some
+            squares += some * some
+        mean, spread = moments(sums, squares, epsilon, WIDTH)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, WIDTH, INNER):
         states = load_states(x, x_row, row, rows, first, WIDTH, INNER)
@@ -321,13 +371,22 @@ def multiply_in_parts(
 def multiply(
     x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
     WIDTH: tl.constexpr, INNER: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, SINGLY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """norm(x) weightᵀ of some columns, once earlier kernels are done."""
-    if INNER >= WIDTH:
-        found = multiply_at_once(
+    if SINGLY:
+        found = multiply_singly(
             x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
             WIDTH, INNER, NORM, HEADS, SINGLY, ROWS, COLUMNS, OVERLAP,
+        )  # fmt: skip
+    elif PARTS > 1 and not NORM:
+        found = multiply_divided(
+            x, weight, x_row, row, rows, column, columns, WIDTH, INNER, PARTS, OVERLAP,
+        )  # fmt: skip
+    elif INNER >= WIDTH:
+        found = multiply_at_once(
+            x, weight, norm_scale, norm_shift, x_row, row, rows, column, columns, epsilon,
+            WIDTH, INNER, NORM, OVERLAP,
         )  # fmt: skip
     else:
         wait(OVERLAP)
@@ -341,8 +400,8 @@ def multiply(
 @jit
 def project_kernel(
     x, weight, bias, norm_scale, norm_shift, residual, gate, out, rows, columns, blocks, x_row, out_row, epsilon,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    SINGLY: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, SINGLY: tl.constexpr,
+    PARTS: tl.constexpr, NORM: tl.constexpr, HEADS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
     ADD: tl.constexpr, GATE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     kind = out.dtype.element_ty
@@ -358,7 +417,7 @@ def project_kernel(
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)
     total = multiply(
         x, weight, norm_scale, norm_shift, x_row, first, row, rows, column, columns, epsilon,
-        WIDTH, INNER, NORM, HEADS, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, NORM, HEADS, SINGLY, ROWS, COLUMNS, PARTS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         total += shift

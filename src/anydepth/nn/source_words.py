@@ -92,13 +92,12 @@ def norm_kernel(
     x, norm_scale, norm_shift, out, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, OVERLAP: tl.constexpr
 ):
     """One row."""
-    scale = load_row(norm_scale, 0, WIDTH, PADDED)[None, :]
-    shift = load_row(norm_shift, 0, WIDTH, PADDED)[None, :]
+    scale, shift = load_row(norm_scale, 0, WIDTH, PADDED), load_row(norm_shift, 0, WIDTH, PADDED)
     wait(OVERLAP)
-    at, columns = tl.program_id(0).to(tl.int64) * WIDTH, tl.arange(0, PADDED)[None, :]
-    states = load_row(x + at, 0, WIDTH, PADDED)[None, :]
-    mean, spread = moments(states, epsilon, WIDTH, PADDED)
-    normed = (states - mean[:, None]) * spread[:, None] * scale + shift
+    at, columns = tl.program_id(0).to(tl.int64) * WIDTH, tl.arange(0, PADDED)
+    states = load_row(x + at, 0, WIDTH, PADDED)
+    mean, spread = moments(states, states * states, epsilon, WIDTH)
+    normed = (states - mean) * spread * scale + shift
     tl.store(out + at + columns, normed.to(out.dtype.element_ty), mask=columns < WIDTH)
 
 
@@ -133,7 +132,7 @@ def padded_tuple(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def project_each_kernel(
     x, weights, biases, out, rows, columns, blocks, programs, x_row,
     TOGETHER: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
-    SINGLY: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
+    SINGLY: tl.constexpr, PARTS: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """As `project_kernel`, of the matrix whose turn it is."""
     number = tl.program_id(0) // programs
@@ -147,7 +146,7 @@ def project_each_kernel(
         shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = multiply(
         x, weight, x, x, x_row, first, row, rows, column, columns, 0.0,
-        WIDTH, INNER, False, 0, SINGLY, ROWS, COLUMNS, OVERLAP,
+        WIDTH, INNER, False, 0, SINGLY, ROWS, COLUMNS, PARTS, OVERLAP,
     )  # fmt: skip
     if BIAS:
         total += shift
