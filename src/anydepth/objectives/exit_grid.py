@@ -27,7 +27,8 @@ class ExitGridConfig:
     always_deepest: bool = False
     """Takes the deepest pair in every step and draws the others; the weights make up for it."""
     taught_by: Literal["labels", "deepest"] = "labels"
-    """What shallower exits learn: the labels or words, or the probabilities that the deepest exit gives them."""
+    """What shallower exits learn: the labels or words, or the probabilities that the deepest exit gives them. It alone
+    learns from labels then, so that a model that begins with nothing needs `deepest` to be as much as all others."""
     together: int = 1
     """Encoder exits whose decoders run as one batch: faster on a GPU, for as many times the decoder's activations."""
 
