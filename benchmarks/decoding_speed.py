@@ -37,7 +37,7 @@ import anydepth
 from anydepth.decoding.decoder import changed
 from anydepth.evaluation.texts import read_texts
 from anydepth.interop.huggingface import export
-from anydepth.run import Run
+from anydepth.run import Batch, Run
 from anydepth.training.distributed import pick_device
 from anydepth.translating import searching
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=16, help="sentences where they are decoded one by one")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--shapes", default="1x1,32x1,256x5", help="batch x beam, of which to compare with the rival")
+    parser.add_argument("--at-once", default="2,3", help="batches searched at the same time, compared with one")
     parser.add_argument("--batches", default="1,4,16,64", help="batch sizes for speculation")
     parser.add_argument("--drafts", default="1x3,1x5,2x4", help="draft layers x words, to try in speculation")
     parser.add_argument("--precision", default="bfloat16" if torch.cuda.is_available() else "float32")
@@ -127,12 +128,12 @@ class Bench:
 
     def decode(self, batches: list[Sentences], depth: str | None = None, **settings: Any) -> list[list[int]]:
         settings = {"n_best": 1, "precision": self.args.precision, **settings}
-        decoding = changed(self.run.config.decoding, settings)
-        found, run = [], self.run
+        decoding, run = changed(self.run.config.decoding, settings), self.run
+        asked = (Batch(some, list(range(len(some))), run.plan(depth), run.key, decoding) for some in batches)
         with torch.no_grad():
-            for batch in batches:
-                found += run.search(batch, list(range(len(batch))), run.plan(depth), run.key, decoding)
-        return [best.tokens for (best,) in found]
+            return [
+                best.tokens for found in run.searches(asked, decoding.precision, decoding.at_once) for (best,) in found
+            ]
 
     def timed(self, works: dict[str, Callable[[], object]]) -> dict[str, float]:
         for work in works.values():
@@ -210,18 +211,22 @@ class Bench:
             "ours": lambda: self.decode(batches, beam=beam),
             name: lambda: generate(model, self.run, batches, beam, form),
         }
-        works["ours"]()  # records; and the first of `medians` replays
+        several = {f"ours, {n} at once": n for n in self.args.at_once.split(",") if batch > 1 and n}
+        works |= {how: lambda n=n: self.decode(batches, beam=beam, at_once=int(n)) for how, n in several.items()}
+        for ours in ("ours", *several):
+            works[ours]()  # records; and the first of `medians` replays
         start = time.perf_counter()
         with at_most(self.args.patience):  # all of it: the rival may compile again at any batch
             works[name]()
         print(f"{name}: first pass in {time.perf_counter() - start:.1f} s", flush=True)
         times = medians(self.device, works, self.args.repetitions)
-        ratio = times[name] / times["ours"]
-        told = ", ".join(f"{name} {1000 * value / len(some):.3f}" for name, value in times.items())
-        print(
-            f"batch {batch}, beam {beam}: ms a sentence: {told}; ratio {ratio:.2f} (bar {BARS.get(shape)})", flush=True
-        )
-        return {"shape": shape, "sentences": len(some), "seconds": times, "ratio": ratio, "bar": BARS.get(shape)}
+        ratios = {ours: times[name] / times[ours] for ours in ("ours", *several)}
+        told = ", ".join(f"{work} {1000 * value / len(some):.3f}" for work, value in times.items())
+        print(f"batch {batch}, beam {beam}: ms a sentence: {told}", flush=True)
+        told = ", ".join(f"{ours} {ratio:.2f}" for ours, ratio in ratios.items())
+        print(f"  times as fast as {name}: {told} (bar {BARS.get(shape)})", flush=True)
+        found = {"shape": shape, "sentences": len(some), "seconds": times, "ratio": ratios["ours"]}
+        return found | {"ratios": ratios, "bar": BARS.get(shape)}
 
     # ---- exactness and speculation
 

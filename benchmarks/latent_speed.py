@@ -33,7 +33,7 @@ from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 BOS, EOS = 1, 2
 LEAST_FIT, MOST_COST = 0.98, 1.05
@@ -72,7 +72,7 @@ def decoding(args: argparse.Namespace, device: torch.device) -> dict[str, object
 
     def translate(number: int, words: int) -> None:
         with torch.no_grad():
-            searcher.search(source, torch.tensor([words]), plans[number], "", DecodingConfig(beam=1), [0])
+            searcher.search(Asked(source, torch.tensor([words]), plans[number], "", DecodingConfig(beam=1)))
 
     few, many = args.length // 2, args.length * 3 // 2  # their difference leaves out the encoder
     works = {(number, words): partial(translate, number, words) for number in numbers for words in (few, many)}

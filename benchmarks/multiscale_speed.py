@@ -28,7 +28,7 @@ from anydepth.training.distributed import Ranks, pick_device
 from anydepth.training.optim import OptimizerConfig, Optimizers
 from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 BOS, EOS = 1, 2
 MOST_OF_FLOPS = 0.9
@@ -112,7 +112,7 @@ def decoding(args: argparse.Namespace, device: torch.device, models: dict[str, T
 
     def translate(name: str) -> None:
         with torch.no_grad():
-            searchers[name].search(source, lengths, models[name].plan(), "", settings, range(args.sentences))
+            searchers[name].search(Asked(source, lengths, models[name].plan(), "", settings))
 
     for name in models:
         translate(name)

@@ -6,7 +6,8 @@ from conftest import BOS, PAD, random_batch
 
 from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.models import Translator
-from anydepth.translating.searching import Searcher
+from anydepth.plan import Plans
+from anydepth.translating.searching import Asked, Searcher
 
 END = 7
 MARKS = Marks(BOS, END, PAD)
@@ -20,16 +21,27 @@ SEARCHES = {
 }
 
 
+def batches_of_many_shapes(plans: Plans, decoding: DecodingConfig, longest: int = 14) -> list[Asked]:
+    """The words allowed differ."""
+    return [
+        Asked(
+            random_batch([(n % words + 1, 2) for n in range(batch)]).source,
+            torch.tensor([1 + (5 * n + 2) % longest for n in range(batch)]),
+            plans,
+            "",
+            decoding,
+            range(batch),
+        )
+        for batch, words in BATCHES
+    ]
+
+
 def assert_replayed_searches_find_the_same(model: Translator, decoding: DecodingConfig, longest: int = 14) -> None:
-    """One after the other in the same places, at several shapes; the words allowed differ."""
-    searcher, plans = Searcher(model, MARKS), model.plan()
-    said = set()
-    for batch, words in BATCHES:
-        source = random_batch([(n % words + 1, 2) for n in range(batch)]).source
-        limits = torch.tensor([1 + (5 * n + 2) % longest for n in range(batch)])
+    """One after the other in the same places, at several shapes."""
+    searcher, said = Searcher(model, MARKS), set()
+    for asked in batches_of_many_shapes(model.plan(), decoding, longest):
         with torch.no_grad():
-            expected = searcher.grow(source, limits, plans, "", decoding, range(batch))
-            found = searcher.replay(source, limits, plans, "", decoding)
+            expected, found = searcher.grow(asked), searcher.replay(asked)
         assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
         for ours, theirs in zip(found, expected):
             for name in ("score", "log_probability"):

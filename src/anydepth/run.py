@@ -1,9 +1,10 @@
 """A trained run in Python: `anydepth.load(folder).translate(texts, depth="6-2")`."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from anydepth.data.languages import find_language, known_languages
 from anydepth.data.sources import Sources, encode_sources
 from anydepth.data.tokenizer import TokenizerPair, tokens_in_front
 from anydepth.decoding.decoder import NEVER, DecodingConfig, Hypothesis, Marks, Precision, changed
+from anydepth.decoding.recorded import Found
 from anydepth.encoder_models import Classifier, Model
 from anydepth.errors import TextError, UserError
 from anydepth.files import checksum
@@ -29,7 +31,7 @@ from anydepth.plan import Plans
 from anydepth.training import checkpoint as checkpoints
 from anydepth.training.distributed import pick_device
 from anydepth.translating.precision import for_searching
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 if TYPE_CHECKING:
     from anydepth.classifying.answering import Answering
@@ -41,6 +43,17 @@ Progress = Callable[[int, int], None]
 """Called with the number of sentences done and their total."""
 
 ONE = {"n_best": 1}
+
+
+class Batch(NamedTuple):
+    """Sentences that are searched together."""
+
+    sources: list[list[int]]
+    numbers: list[int]
+    """Their places among all."""
+    plans: Plans
+    key: str
+    decoding: DecodingConfig
 
 
 class Translation(NamedTuple):
@@ -289,12 +302,17 @@ class Run:
         done = len(texts) - len(todo)
         lengths = [len(sources[number]) for number in todo]
         plan = cache(partial(self.plan, key=key))
-        for share in schedule(lengths, decoding, choice, self.guide(decoding.beam, key, decoding.precision), asked):
-            plans, numbers = plan(share.depth), [todo[place] for place in share.places]
-            found = self.search([sources[number] for number in numbers], numbers, plans, key, share.decoding)
-            for number, hypotheses in zip(numbers, found):
-                results[number] = self.read(hypotheses, plans.name)
-            done += len(numbers)
+        guide = self.guide(decoding.beam, key, decoding.precision)
+        batches = (
+            Batch([sources[todo[place]] for place in places], [todo[place] for place in places], plan(depth), key, how)
+            for places, depth, how in schedule(lengths, decoding, choice, guide, asked)
+        )
+        begun, ended = tee(batches)
+        at_once = 1 if budget_ms is not None else decoding.at_once  # the time of each is taken before the next begins
+        for batch, found in zip(ended, self.searches(begun, decoding.precision, at_once)):
+            for number, hypotheses in zip(batch.numbers, found):
+                results[number] = self.read(hypotheses, batch.plans.name)
+            done += len(batch.numbers)
             if progress:
                 progress(done, len(texts))
         return results
@@ -316,10 +334,18 @@ class Run:
 
     def search(
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
-    ) -> list[list[Hypothesis]]:
-        """One batch. `numbers` are the places of its sentences among all, for sampling."""
-        searcher = self.searcher(decoding.precision)
-        return searcher.search(*self.prepared(sources, decoding), plans, key, decoding, numbers)
+    ) -> Found:
+        """One batch, as `Batch` says."""
+        return self.searcher(decoding.precision).search(self.asked(sources, numbers, plans, key, decoding))
+
+    def searches(self, batches: Iterable[Batch], precision: Precision, at_once: int) -> Iterator[Found]:
+        """Several batches, in order; on a GPU perhaps so many at the same time."""
+        return self.searcher(precision).searches((self.asked(*batch) for batch in batches), at_once)
+
+    def asked(
+        self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
+    ) -> Asked:
+        return Asked(*self.prepared(sources, decoding), plans, key, decoding, numbers)
 
     def searcher(self, precision: Precision) -> Searcher:
         """What searches with the model's weights in this precision."""
@@ -331,12 +357,12 @@ class Run:
     @property
     def preparations(self) -> int:
         """What searches have made so far that the next need not: weights in their precision, CUDA graphs."""
-        return len(self.searchers) + sum(searcher.recorded.recordings for searcher in self.searchers.values())
+        return len(self.searchers) + sum(searcher.recordings for searcher in self.searchers.values())
 
     def forget_recordings(self) -> None:
         """Gives back the memory of searches that will not be made again."""
         for searcher in self.searchers.values():
-            searcher.recorded.forget()
+            searcher.forget()
 
     def prepared(self, sources: list[list[int]], decoding: DecodingConfig) -> tuple[Tensor, Tensor]:
         """(B, S) padded sources and the (B,) most words that their translations may have."""

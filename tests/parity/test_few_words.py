@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from conftest import PAD, random_batch, talkative_translator
 from interpreted import INTERPRETED, interpreted, on_gpu, run_interpreted, without_gpu
-from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
+from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same, batches_of_many_shapes
 from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
@@ -33,7 +33,7 @@ from anydepth.translating import quick
 from anydepth.translating.beams import TranslatorBeams
 from anydepth.translating.drafter import TranslatorDrafter
 from anydepth.translating.reading import Reader
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 HALF = torch.float16  # the interpreter multiplies bfloat16 as if it were integers
@@ -679,7 +679,7 @@ def test_searches_that_pick_from_candidates(name: str, monkeypatch: pytest.Monke
         limits = torch.tensor([9, 5, 7])
         with torch.no_grad():
             found.append(
-                Searcher(model, MARKS._replace(eos=22)).replay(source, limits, model.plan(), "", SEARCHES[name])
+                Searcher(model, MARKS._replace(eos=22)).replay(Asked(source, limits, model.plan(), "", SEARCHES[name]))
             )
     assert [one.tokens for (one,) in found[0]] == [one.tokens for (one,) in found[1]]
     totals = ([one.log_probability for (one,) in each] for each in found)
@@ -807,10 +807,22 @@ def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, mon
     for early in (True, False, True):
         monkeypatch.setattr(overlap, "OVERLAP", early)
         searcher = Searcher(model, MARKS._replace(eos=22))
-        found.append([searcher.replay(source, limits, model.plan(), "", SEARCHES[name]) for _ in range(4)])
+        found.append([searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES[name])) for _ in range(4)])
     assert all(each == found[0][0] for several in found for each in several)
     assert len({word for (one, *_) in found[0][0] for word in one.tokens}) > 3
     assert quick.fits(model)
     (made,) = searcher.recorded.made.values()
     assert (made.inner.decoder.reader.words is not None) == (sentences <= 4)
     assert (list(made.steps) == [made.inner.room]) == (SEARCHES[name].beam == 1)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_at_the_same_time_say_what_each_says_alone(name: str) -> None:
+    model = a_model("plain")
+    searcher = Searcher(model, MARKS._replace(eos=22))
+    batches = 3 * batches_of_many_shapes(model.plan(), SEARCHES[name], longest=40)
+    expected = [searcher.search(one) for one in batches]
+    for _ in range(3):
+        assert list(searcher.searches(batches, 3)) == expected
+    assert quick.fits(model)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import random_batch, talkative_translator
-from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same
+from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same, batches_of_many_shapes
 
 from anydepth.decoding.recorded import RecordedSearch
 from anydepth.depth import DepthConfig
@@ -17,7 +17,7 @@ from anydepth.depth.rezero import ReZeroConfig
 from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.translating.reading import recordable
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 DEPTHS = [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft"), ReZeroConfig()]
@@ -48,8 +48,8 @@ def test_beyond_the_places_that_a_step_looks_at_first_and_again(name: str) -> No
     for _ in range(3):  # steps are made, recorded, and from then on replayed
         source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
         with torch.no_grad():
-            found = searcher.replay(source, limits, plans, "", SEARCHES[name])
-            expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
+            found = searcher.replay(Asked(source, limits, plans, "", SEARCHES[name]))
+            expected = searcher.grow(Asked(source, limits, plans, "", SEARCHES[name], range(3)))
         assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
     (made,) = searcher.recorded.made.values()
     assert list(made.steps) == [16, 32, 64, made.inner.room]
@@ -63,7 +63,7 @@ def test_bfloat16_finds_scores_close_to_those_of_single_precision(name: str) -> 
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
         searcher = Searcher(model.to(dtype).cuda(), MARKS)
-        found[dtype] = [one for (one,) in searcher.replay(source, limits, plans, "", settings)]
+        found[dtype] = [one for (one,) in searcher.replay(Asked(source, limits, plans, "", settings))]
     single, half = found.values()
     same = [(a.score, b.score) for a, b in zip(single, half) if a.tokens == b.tokens]
     assert len(same) > 16
@@ -86,11 +86,11 @@ def test_what_comes_after_the_last_step(name: str, further: int, monkeypatch: py
     model, calls, advance = talkative_translator(PrefixConfig()).cuda(), list[int](), RecordedSearch.advance
     monkeypatch.setattr(RecordedSearch, "advance", lambda self, used: (calls.append(used), advance(self, used)))
     plans, source, limits = model.plan(), random_batch([(6, 2)]).source, torch.tensor([60])
-    ((whole,),) = Searcher(model, MARKS).replay(source, limits, plans, "", SEARCHES["greedy"])
+    ((whole,),) = Searcher(model, MARKS).replay(Asked(source, limits, plans, "", SEARCHES["greedy"]))
     searcher = Searcher(model, MARKS._replace(eos=max(whole.tokens, key=whole.tokens.index)))
     for _ in range(3):
         calls.clear()
-        searcher.replay(source, limits, plans, "", SEARCHES[name])
+        searcher.replay(Asked(source, limits, plans, "", SEARCHES[name]))
         (made,) = searcher.recorded.made.values()
         needed = round(made.paces[-1] * source.shape[1])
         assert 3 <= needed < 60
@@ -106,22 +106,34 @@ def test_a_search_between_two_others_disturbs_neither() -> None:
         for name, settings in SEARCHES.items():
             for batch in (3, 17):
                 source = random_batch([(n % 13 + 1, 2) for n in range(batch)]).source
-                found = searcher.replay(source, torch.full((batch,), 13), plans, "", settings)
+                found = searcher.replay(Asked(source, torch.full((batch,), 13), plans, "", settings))
                 tokens = [one.tokens for each in found for one in each]
                 assert expected.setdefault((name, batch), tokens) == tokens, (turn, name, batch)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_searches_at_the_same_time_find_what_each_finds_alone(name: str) -> None:
+    model = talkative_translator(PrefixConfig()).cuda()
+    searcher = Searcher(model, MARKS._replace(eos=22))
+    batches = 3 * batches_of_many_shapes(model.plan(), SEARCHES[name], longest=70)
+    expected = [searcher.search(one) for one in batches]
+    for _ in range(3):  # recorded, then replayed
+        assert list(searcher.searches(batches, 3)) == expected
 
 
 def test_where_memory_is_short_batches_are_halved_until_they_fit() -> None:
     model = talkative_translator(PrefixConfig()).cuda()
     source, limits = random_batch([(n % 60 + 1, 2) for n in range(512)]).source, torch.full((512,), 60)
     with torch.no_grad():
-        expected = Searcher(model, MARKS).search(source, limits, model.plan(), "", SEARCHES["greedy"], range(512))
+        expected = Searcher(model, MARKS).search(
+            Asked(source, limits, model.plan(), "", SEARCHES["greedy"], range(512))
+        )
         torch.cuda.empty_cache()
         held, total = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[1]
         searcher = Searcher(model, MARKS)
         torch.cuda.set_per_process_memory_fraction((held + 2**25) / total)
         try:
-            found = searcher.search(source, limits, model.plan(), "", SEARCHES["greedy"], range(512))
+            found = searcher.search(Asked(source, limits, model.plan(), "", SEARCHES["greedy"], range(512)))
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
     assert searcher.too_many < math.inf

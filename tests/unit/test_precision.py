@@ -22,7 +22,7 @@ from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.translating.alone import DecoderAlone
 from anydepth.translating.precision import for_searching
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
 PACKED: list[Precision] = ["bfloat16", "float16", "int8"]
@@ -54,7 +54,7 @@ def test_a_sentence_alone_is_said_as_in_a_batch(depth: DepthConfig) -> None:
         limit = torch.tensor([13])
         with torch.no_grad():
             assert DecoderAlone.fits(model.start(source, plans))
-            ((found,),) = Searcher(model, MARKS).grow(source, limit, plans, "", SEARCHES["greedy"], [0])
+            ((found,),) = Searcher(model, MARKS).grow(Asked(source, limit, plans, "", SEARCHES["greedy"], [0]))
             decoder = model.start(source, plans)
             (expected,) = extend_rows(decoder, lambda words, *_: words.argmax(-1), *MARKS, limit)
         assert found.tokens == expected.tokens
@@ -92,7 +92,7 @@ def test_weights_that_are_not_numbers_are_told() -> None:
     model = talkative_translator()
     model.decoder.layers[0].shrink.weight.data[0, 0] = torch.inf
     with torch.no_grad(), pytest.raises(UserError, match="logits are not numbers"):
-        Searcher(model, MARKS).grow(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES["greedy"], [0])
+        Searcher(model, MARKS).grow(Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES["greedy"], [0]))
 
 
 def test_a_sentence_alone_is_said_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_sentence_alone_is_said_by_one_thread(monkeypatch: pytest.MonkeyPatch)
     try:
         torch.set_num_threads(2)
         with threadpool_limits(2), torch.no_grad():
-            Searcher(model, MARKS).grow(source, limit, model.plan(), "", SEARCHES["greedy"], [0])
+            Searcher(model, MARKS).grow(Asked(source, limit, model.plan(), "", SEARCHES["greedy"], [0]))
             assert torch.get_num_threads() == 2
             assert {one["num_threads"] for one in threadpool_info()} == {2}
     finally:
@@ -178,7 +178,7 @@ def test_every_search_runs_in_it(precision: Precision, name: str) -> None:
     model = for_searching(talkative_translator(PrefixConfig()).float(), precision)
     batch, limits = random_batch(LENGTHS).source, torch.full((len(LENGTHS),), 9)
     with torch.no_grad():
-        found = Searcher(model, MARKS).search(batch, limits, model.plan(), "", SEARCHES[name], range(len(batch)))
+        found = Searcher(model, MARKS).search(Asked(batch, limits, model.plan(), "", SEARCHES[name], range(len(batch))))
     assert len({tuple(best.tokens) for best, *_ in found}) > 5
 
 
@@ -188,7 +188,7 @@ def test_gates_scale_in_it_too(precision: Precision) -> None:
     plans, limit, agreed = model.plan(), torch.tensor([9]), 0
     for source in sentences():
         with torch.no_grad():
-            ((found,),) = Searcher(model, MARKS).grow(source, limit, plans, "", SEARCHES["greedy"], [0])
+            ((found,),) = Searcher(model, MARKS).grow(Asked(source, limit, plans, "", SEARCHES["greedy"], [0]))
             (expected,) = extend_rows(model.start(source, plans), lambda words, *_: words.argmax(-1), *MARKS, limit)
         agreed += found.tokens == expected.tokens
     assert agreed > 20
@@ -200,8 +200,8 @@ def test_words_that_stop_early_leave_keys_and_values_in_int8() -> None:
     decoding = DecodingConfig(beam=1, exit=1, exit_margin=0.0)
     searcher, shallow = Searcher(model, MARKS), model.plan()._replace(decoder=model.decoder_depth.plans("")[1])
     with torch.no_grad():
-        found = searcher.search(source, limits, model.plan(), "", decoding, range(len(source)))
-        expected = searcher.search(source, limits, shallow, "", SEARCHES["greedy"], range(len(source)))
+        found = searcher.search(Asked(source, limits, model.plan(), "", decoding, range(len(source))))
+        expected = searcher.search(Asked(source, limits, shallow, "", SEARCHES["greedy"], range(len(source))))
     assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
 
 

@@ -18,7 +18,7 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.translating.searching import Searcher
+from anydepth.translating.searching import Asked, Searcher
 
 
 def test_shapes_are_few_and_large_enough() -> None:
@@ -50,8 +50,8 @@ def test_beyond_the_places_that_a_step_looks_at_first(name: str) -> None:
     model = talkative_translator(PrefixConfig())
     searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
     source, limits = random_batch([(4, 2), (9, 2), (7, 2)]).source, torch.tensor([70, 40, 69])
-    found = searcher.replay(source, limits, plans, "", SEARCHES[name])
-    expected = searcher.grow(source, limits, plans, "", SEARCHES[name], range(3))
+    found = searcher.replay(Asked(source, limits, plans, "", SEARCHES[name]))
+    expected = searcher.grow(Asked(source, limits, plans, "", SEARCHES[name], range(3)))
     assert [one.tokens for (one,) in found] == [one.tokens for (one,) in expected]
     assert max(len(one.tokens) for (one,) in found) > 33
     (made,) = searcher.recorded.made.values()
@@ -62,8 +62,8 @@ def test_rounds_are_begun_ahead_as_long_as_recent_searches_went_on() -> None:
     model = talkative_translator(PrefixConfig())
     searcher, plans = Searcher(model, MARKS._replace(eos=22)), model.plan()
     for limit in (40, 12, 30):
-        searcher.replay(random_batch([(6, 2)]).source, torch.tensor([limit]), plans, "", SEARCHES["speculation"])
-    searcher.replay(random_batch([(6, 2)]).source, torch.tensor([12]), plans, "", SEARCHES["greedy"])
+        searcher.replay(Asked(random_batch([(6, 2)]).source, torch.tensor([limit]), plans, "", SEARCHES["speculation"]))
+    searcher.replay(Asked(random_batch([(6, 2)]).source, torch.tensor([12]), plans, "", SEARCHES["greedy"]))
     long, short, middle, plain = searcher.recorded.made.values()
     assert plain.steps_ahead(6) == math.inf
     (fewest,) = (6 * pace for pace in short.paces)
@@ -78,11 +78,11 @@ def test_rounds_are_begun_ahead_as_long_as_recent_searches_went_on() -> None:
 def test_what_was_forgotten_is_recorded_again() -> None:
     model = talkative_translator(PrefixConfig())
     searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([5])
-    first, second = (searcher.replay(source, limits, model.plan(), "", SEARCHES["greedy"]) for _ in range(2))
+    first, second = (searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES["greedy"])) for _ in range(2))
     assert len(searcher.recorded.made) == 1
     searcher.recorded.forget()
     assert not searcher.recorded.made
-    third = searcher.replay(source, limits, model.plan(), "", SEARCHES["greedy"])
+    third = searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES["greedy"]))
     assert [each[0][0].tokens for each in (first, second, third)] == [first[0][0].tokens] * 3
 
 
@@ -91,7 +91,9 @@ def test_the_shape_not_used_for_longest_makes_room() -> None:
     searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([1])
     for number in range(MOST + 3):
         for penalty in (number, 0):
-            searcher.replay(source, limits, model.plan(), "", replace(SEARCHES["greedy"], length_penalty=penalty))
+            searcher.replay(
+                Asked(source, limits, model.plan(), "", replace(SEARCHES["greedy"], length_penalty=penalty))
+            )
     made = searcher.recorded.made
     assert len(made) == MOST
     assert {key[-1] for key, _ in made} == {0, *range(MOST + 3 - (MOST - 1), MOST + 3)}
@@ -103,7 +105,7 @@ def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytes
     searcher, plans, tried = Searcher(model, MARKS), model.plan(), []
     source, limits = random_batch([(n % 5 + 1, 2) for n in range(10)]).source, torch.arange(3, 13)
     beam, sampling = SEARCHES["beam"], DecodingConfig(beam=1, sample=True, n_best=2)
-    expected = [searcher.search(source, limits, plans, "", settings, range(10)) for settings in (beam, sampling)]
+    expected = [searcher.search(Asked(source, limits, plans, "", settings, range(10))) for settings in (beam, sampling)]
     start, room = type(model).start, [3]
 
     def short_of_memory(self: Translator, source: torch.Tensor, *given: Any) -> TranslatorDecoder:
@@ -113,19 +115,19 @@ def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytes
         return start(self, source, *given)
 
     monkeypatch.setattr(Translator, "start", short_of_memory)
-    found = searcher.search(source, limits, plans, "", beam, range(10))
+    found = searcher.search(Asked(source, limits, plans, "", beam, range(10)))
     assert found == expected[0]
     assert tried == [10, 5, 2, 3, 2, 3]
     tried.clear()
-    assert searcher.search(source, limits, plans, "", beam, range(10)) == expected[0]
+    assert searcher.search(Asked(source, limits, plans, "", beam, range(10))) == expected[0]
     assert tried == [2, 3, 2, 3]
     searcher.too_many = math.inf
-    assert searcher.search(source, limits, plans, "", sampling, range(10)) == expected[1]
+    assert searcher.search(Asked(source, limits, plans, "", sampling, range(10))) == expected[1]
     room[0], searcher.too_many = 0, 1
     with pytest.raises(
         UserError, match="cpu has too little memory left for a sentence of 5 tokens, its translation may"
     ):
-        searcher.search(source[4:6], limits[:2], plans, "", beam, range(2))
+        searcher.search(Asked(source[4:6], limits[:2], plans, "", beam, range(2)))
     assert searcher.too_many == 1  # a single sentence that does not fit either says nothing new
 
 
@@ -136,8 +138,8 @@ def test_searches_of_all_shapes_share_their_memory(name: str) -> None:
     sizes = []
     for sentences, words in ((2, 20), (8, 30), (3, 10), (8, 30)):
         source, limits = random_batch([(3, 2)] * sentences).source, torch.full((sentences,), words)
-        found = searcher.replay(source, limits, model.plan(), "", SEARCHES[name])
-        expected = searcher.grow(source, limits, model.plan(), "", SEARCHES[name], range(sentences))
+        found = searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES[name]))
+        expected = searcher.grow(Asked(source, limits, model.plan(), "", SEARCHES[name], range(sentences)))
         assert [[one.tokens for one in each] for each in found] == [[one.tokens for one in each] for each in expected]
         sizes.append([room.numel() for room in searcher.recorded.rooms.rooms])
     assert len(searcher.recorded.made) == 3
@@ -150,5 +152,5 @@ def test_languages_share_their_searches_unless_gates_may_tell_them_apart() -> No
         model = talkative_translator(depth)
         searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)]).source, torch.tensor([2])
         for key in "abab":
-            searcher.replay(source, limits, model.plan(key=key), key, SEARCHES["greedy"])
+            searcher.replay(Asked(source, limits, model.plan(key=key), key, SEARCHES["greedy"]))
         assert len(searcher.recorded.made) == made

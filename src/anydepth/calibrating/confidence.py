@@ -136,9 +136,9 @@ def decode(run: "Run", texts: Sequence[str], depth: str | None, settings: Decodi
     sources, plans = run.sources(texts, run.key), run.plan(depth)
     outputs, words, layers, searcher = [""] * len(texts), 0, 0.0, run.searcher(settings.precision)
     for places in batches([len(ids) for ids in sources], settings.batch, SEARCH_TOKENS):
-        padded, max_lengths = run.prepared([sources[place] for place in places], settings)
-        decoder = searcher.confident(padded.to(run.device), plans, run.key, settings)
-        for place, found in zip(places, search(decoder, *searcher.marks, max_lengths.to(run.device), settings)):
+        asked = run.asked([sources[place] for place in places], places, plans, run.key, settings).to(run.device)
+        decoder = searcher.confident(asked)
+        for place, found in zip(places, search(decoder, *searcher.marks, asked.max_lengths, settings)):
             outputs[place] = run.read(found, plans.name)[0].text
         words += int(decoder.words)
         layers += decoder.mean_layers * int(decoder.words)

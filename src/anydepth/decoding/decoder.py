@@ -91,6 +91,9 @@ class DecodingConfig:
     hardly any; `int8` is the fastest, and changes some, a few of them with the batch that a sentence is in."""
     batch: int = 64
     """Sentences decoded together. Changes speed and memory, not the translations."""
+    at_once: int = 1
+    """Batches that a GPU searches at the same time, where texts are many and have no budget. More keep it busier, as
+    far as one leaves it idle, and take as many times the memory. Does not change the translations."""
     n_best: int = 1
     """Translations per sentence, best first; at most `beam` of them unless they are sampled."""
     speculate: bool = False
@@ -118,7 +121,7 @@ class DecodingConfig:
     """Sampling: the same seed draws the same words for the n-th sentence, whatever the batch size."""
 
     def __post_init__(self) -> None:
-        for name in ("beam", "max_extra", "batch", "n_best", "draft", "draft_words"):
+        for name in ("beam", "max_extra", "batch", "at_once", "n_best", "draft", "draft_words"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("length_penalty", "max_ratio", "max_length", "min_length", "block_ngrams", "top_k", "seed"):
             _require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))

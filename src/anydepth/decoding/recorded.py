@@ -5,12 +5,14 @@ Recorded, it is one launch. A graph has fixed shapes, so that batches are padded
 fixed number of earlier words, so that there is one for up to 16, one for up to 32 and so on, or a single one where
 attention counts the words that there are (nn/word_attention.py); and fixed places, so that a search copies its sources
 in and its words out. On a CPU the same code runs without being recorded, which is how it is tested.
+
+Whoever plays a search may do something else between its steps, such as playing another (decoding/lanes.py).
 """
 
 import math
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import torch
@@ -30,6 +32,12 @@ RECENT = 8
 """Searches that tell how many steps the next one has at least."""
 FEWEST = 16
 """Places that a step looks at, at least."""
+
+
+Found = list[list[Hypothesis]]
+"""Of each sentence."""
+Playing = Generator[None, None, Found]
+"""A search under way: the GPU has been asked for a step whenever it yields."""
 
 
 class Shape(NamedTuple):
@@ -69,7 +77,7 @@ class RecordedSearch:
             self.answers = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
 
-    def search(self, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
+    def search(self, source: Tensor, max_lengths: Tensor) -> Playing:
         """(B, S) padded sources, at most of this shape, and (B,) words allowed, at least 1; on the host."""
         self.padded.fill(self.marks.pad)
         self.padded[:, 0] = self.marks.eos  # a row of padding alone would have nothing to attend to
@@ -79,10 +87,10 @@ class RecordedSearch:
         self.taken.copy_(self.given, non_blocking=True)
         self.inner.begin(self.limits)
         self.open()
-        self.play(int(max_lengths.max()), source.shape[1])
+        yield from self.play(int(max_lengths.max()), source.shape[1])
         if self.recorder is None or self.tells:
             return self.inner.read()
-        # on another stream, beside the step that was begun before the last one's answer came
+        # where that is another stream, beside the step that was begun before the last one's answer came
         with torch.cuda.stream(self.recorder.stream):
             return self.inner.read()
 
@@ -95,7 +103,7 @@ class RecordedSearch:
             self.opening = self.record(lambda: self.inner.open(*self.parted(self.taken)))
         self.opening()  # also after recording, which leaves the results in other places, still to be computed
 
-    def play(self, steps: int, longest: int) -> None:
+    def play(self, steps: int, longest: int) -> Generator[None]:
         """At most so many, until the one after which it is over has ended; on a GPU the next may have begun by then."""
         # asked for by every event anew, the stream would take as long as a layer
         stream, heard = torch.cuda.current_stream() if self.recorder else None, 0
@@ -103,6 +111,7 @@ class RecordedSearch:
         for number in range(steps):
             self.advance(self.looked_at(number))
             self.ask(number, stream)
+            yield
             while heard < number or (heard == number and number >= ahead):
                 if self.inner.over(self.answer(heard)):
                     self.paces.append((heard + 1) / longest)
@@ -149,12 +158,13 @@ class RecordedSearch:
 
 
 class RecordedSearches:
-    """By what is searched with and by shape, made at first sight. Their caches share memory: all searches are made on
-    one stream, by one thread at a time."""
+    """By what is searched with and by shape, made at first sight. Their caches share memory: each search is played to
+    its end, on the same stream, before the next begins."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None) -> None:
+        """`stream` is the one that all are played on, where others play at the same time."""
         self.made: OrderedDict[object, RecordedSearch] = OrderedDict()
-        self.device = device
+        self.device, self.stream = device, stream
         self.recorder: Recorder | None = None
         self.forget()
         if device.type == "cuda":  # the last step may still write into the host's memory when nobody needs it any more
@@ -168,11 +178,10 @@ class RecordedSearches:
         self.rooms = SharedRooms()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-            self.recorder = Recorder(torch.cuda.Stream(self.device))
+            self.recorder = Recorder(self.stream or torch.cuda.Stream(self.device))
         self.others = self.allocated()
         """Bytes that were not ours when the first search was recorded."""
 
-    @torch.no_grad()
     def search(
         self,
         key: object,
@@ -181,19 +190,19 @@ class RecordedSearches:
         max_lengths: Tensor,
         marks: Marks,
         longest: int,
-    ) -> list[list[Hypothesis]]:
+    ) -> Playing:
         """`key` tells what `make` makes; no source is longer than `longest`. Sources and lengths are on the host."""
         shape = Shape.of(len(source), source.shape[1], int(max_lengths.max()))
         shape = shape._replace(source=min(shape.source, longest))
         if (key, shape) in self.made:
             self.made.move_to_end((key, shape))
-            return self.made[key, shape].search(source, max_lengths)
+            return (yield from self.made[key, shape].search(source, max_lengths))
         if len(self.made) >= MOST:
             self.made.popitem(last=False)
         if not self.made or self.memory_is_full():
             self.forget()
         made = self.made[key, shape] = RecordedSearch(make(shape, self.rooms.search()), shape, marks, self.recorder)
-        return made.search(source, max_lengths)
+        return (yield from made.search(source, max_lengths))
 
     @property
     def recordings(self) -> int:

@@ -1,13 +1,15 @@
 """A depth as a CTranslate2 model, and that engine in the place of our own search."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anydepth.decoding.decoder import DecodingConfig, Hypothesis
+from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Precision
+from anydepth.decoding.recorded import Found
 from anydepth.errors import UserError
 from anydepth.files import new_folder, write_durably
 from anydepth.interop.ctranslate2_readme import readme
@@ -15,7 +17,7 @@ from anydepth.interop.unrolled import unrolled
 from anydepth.models import Translator
 from anydepth.nn.embeddings import Embedding
 from anydepth.plan import Plans
-from anydepth.run import Run
+from anydepth.run import Batch, Run
 
 NAME = "ctranslate2"
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -150,9 +152,12 @@ class CTranslate2Run(Run):
     engines: dict[tuple[Plans, str], Any]
     """Loaded exports, by plans and language."""
 
+    def searches(self, batches: Iterable[Batch], precision: Precision, at_once: int) -> Iterator[Found]:
+        return (self.search(*batch) for batch in batches)
+
     def search(
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig
-    ) -> list[list[Hypothesis]]:
+    ) -> Found:
         if decoding.sample:
             raise UserError("--sample: not with --engine ctranslate2")
         if decoding.exit:

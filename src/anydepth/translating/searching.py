@@ -1,16 +1,17 @@
 """The search that settings ask for, with a translator at a depth: word by word, or replayed as CUDA graphs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import DecodingConfig, Hypothesis, Marks
+from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.decoding.in_place import BeamSearch, GreedySearch, Search, Speculation
-from anydepth.decoding.recorded import RecordedSearches, Shape
+from anydepth.decoding.lanes import Lanes
+from anydepth.decoding.recorded import Found, Playing, RecordedSearches, Shape
 from anydepth.decoding.search import decode
 from anydepth.decoding.speculative import speculate
 from anydepth.errors import UserError
@@ -28,6 +29,37 @@ RECORD = True
 tests/parity/test_recorded_search.py to tell; seen on an H200."""
 
 
+class Asked(NamedTuple):
+    """Sentences to translate together, and how."""
+
+    source: Tensor
+    """(B, S), padded; on the host until a search takes them to its device."""
+    max_lengths: Tensor
+    """(B,) words allowed; there as well."""
+    plans: Plans
+    key: str
+    decoding: DecodingConfig
+    numbers: Sequence[int] = ()
+    """Of the sentences, for sampling."""
+
+    @property
+    def places(self) -> int:
+        """Of words in sources and translations, at all layers."""
+        words = self.source.shape[1] + int(self.max_lengths.max())
+        return len(self.source) * words * self.decoding.beam * len(self.plans.decoder)
+
+    @property
+    def halves(self) -> "list[Asked]":
+        half = len(self.source) // 2
+        return [self.some(slice(half)), self.some(slice(half, None))]
+
+    def some(self, part: slice) -> "Asked":
+        return self._replace(source=self.source[part], max_lengths=self.max_lengths[part], numbers=self.numbers[part])
+
+    def to(self, device: torch.device) -> "Asked":
+        return self._replace(source=self.source.to(device), max_lengths=self.max_lengths.to(device))
+
+
 class Searcher:
     """The searches of one model."""
 
@@ -35,8 +67,9 @@ class Searcher:
         self.model, self.marks, self.record = model, marks, record
         self.recordable: dict[tuple[Plans, str], bool] = {}
         self.gating: dict[tuple[Plans, str], str] = {}
+        self.known_lanes: dict[int, Lanes] = {}
         self.too_many: float = math.inf
-        """Places, of words in sources and translations at all layers, that were more than the device's memory has."""
+        """Places that were more than the device's memory has."""
 
     @property
     def device(self) -> torch.device:
@@ -46,74 +79,84 @@ class Searcher:
     def recorded(self) -> RecordedSearches:
         return RecordedSearches(self.device)
 
-    def search(
-        self,
-        source: Tensor,
-        max_lengths: Tensor,
-        plans: Plans,
-        key: str,
-        decoding: DecodingConfig,
-        sentences: Sequence[int],
-    ) -> list[list[Hypothesis]]:
-        """(B, S) padded sources and (B,) words allowed, on the host. `sentences` numbers them, for sampling.
+    def lanes(self, count: int) -> Lanes:
+        if count not in self.known_lanes:
+            self.known_lanes[count] = Lanes(self.device, count)
+        return self.known_lanes[count]
 
-        What does not fit into the device's memory is searched half by half, and later batches as large as well.
-        """
-        places = len(source) * (source.shape[1] + int(max_lengths.max())) * decoding.beam * len(plans.decoder)
-        if len(source) == 1 or places < self.too_many:
+    @property
+    def recordings(self) -> int:
+        """Graphs made so far."""
+        lanes = (lane.searches for lanes in self.known_lanes.values() for lane in lanes.all)
+        return sum(searches.recordings for searches in (self.recorded, *lanes))
+
+    def forget(self) -> None:
+        """Gives back the memory of all that was recorded."""
+        self.recorded.forget()
+        self.known_lanes.clear()
+
+    def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
+        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time."""
+
+        def begin(asked: Asked, searches: RecordedSearches) -> Playing | None:
+            return self.play(asked, searches) if self.records(asked) and asked.places < self.too_many else None
+
+        return self.lanes(at_once).search(batches, begin, self.search) if at_once > 1 else map(self.search, batches)
+
+    def search(self, asked: Asked) -> Found:
+        """What does not fit into the device's memory is searched half by half, and later batches as large as well."""
+        if len(asked.source) == 1 or asked.places < self.too_many:
             try:
-                if self.records(plans, key, decoding):
-                    return self.replay(source, max_lengths, plans, key, decoding)
-                return self.grow(source, max_lengths, plans, key, decoding, sentences)
+                return self.replay(asked) if self.records(asked) else self.grow(asked)
             except torch.OutOfMemoryError:
-                self.too_many = min(places, self.too_many)
+                self.too_many = min(asked.places, self.too_many)
             self.recorded.forget()  # only now: while an error is handled, what failed still holds its memory
-            if len(source) == 1:
-                lengths = f"{source.shape[1]} tokens, its translation may have {int(max_lengths)}"
+            if len(asked.source) == 1:
+                lengths = f"{asked.source.shape[1]} tokens, its translation may have {int(asked.max_lengths)}"
                 raise UserError(f"{self.device} has too little memory left for a sentence of {lengths}")
-        half = len(source) // 2
-        return [
-            found
-            for part in (slice(half), slice(half, None))
-            for found in self.search(source[part], max_lengths[part], plans, key, decoding, sentences[part])
-        ]
+        return [found for half in asked.halves for found in self.search(half)]
 
-    def grow(
-        self,
-        source: Tensor,
-        max_lengths: Tensor,
-        plans: Plans,
-        key: str,
-        decoding: DecodingConfig,
-        sentences: Sequence[int],
-    ) -> list[list[Hypothesis]]:
+    def grow(self, asked: Asked) -> Found:
         """Kernel by kernel, with caches that grow; sentences that are done leave the batch."""
-        source, max_lengths = source.to(self.device), max_lengths.to(self.device)
+        asked = asked.to(self.device)
+        source, max_lengths, plans, key, decoding, numbers = asked
         if decoding.speculate:
-            return self.speculate(source, max_lengths, plans, key, decoding)
+            return self.speculate(asked)
         if decoding.exit:
-            decoder = self.confident(source, plans, key, decoding)
-            return decode(decoder, *self.marks, max_lengths, decoding, sentences)
+            return decode(self.confident(asked), *self.marks, max_lengths, decoding, numbers)
         begun = self.model.start(source, plans, key)
         if decoding.beam == 1 and decoding.plain and DecoderAlone.fits(begun):
             with one_thread():
-                return decode(DecoderAlone(begun, int(max_lengths)), *self.marks, max_lengths, decoding, sentences)
-        return decode(begun, *self.marks, max_lengths, decoding, sentences)
+                decoder = DecoderAlone(begun, int(max_lengths))
+                return decode(decoder, *self.marks, max_lengths, decoding, numbers)
+        return decode(begun, *self.marks, max_lengths, decoding, numbers)
 
-    def records(self, plans: Plans, key: str, decoding: DecodingConfig) -> bool:
+    def records(self, asked: Asked) -> bool:
         """Whether the search is replayed: where it is the same computation for every batch of a shape."""
-        if not (RECORD and self.record and self.device.type == "cuda" and decoding.plain):
+        if not (RECORD and self.record and self.device.type == "cuda" and asked.decoding.plain):
             return False
+        plans, key = asked.plans, asked.key
         if (plans, key) not in self.recordable:
             self.recordable[plans, key] = recordable(self.model, plans, key)
         return self.recordable[plans, key]
 
-    def replay(
-        self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig
-    ) -> list[list[Hypothesis]]:
+    @torch.no_grad()
+    def replay(self, asked: Asked) -> Found:
         """In fixed places; on a GPU as CUDA graphs."""
-        drafts, penalty, marks = decoding.draft_words if decoding.speculate else 0, decoding.length_penalty, self.marks
-        draft = self.shallower("draft", decoding.draft, plans, key) if drafts else Plan(())
+        with torch.cuda.device_of(self.model.output.weight):  # a new thread has the first GPU for its own
+            playing = self.play(asked, self.recorded)
+            while True:
+                try:
+                    next(playing)
+                except StopIteration as end:
+                    found: Found = end.value
+                    return found
+
+    def play(self, asked: Asked, searches: RecordedSearches) -> Playing:
+        """The same, step by step."""
+        plans, key, decoding, marks = asked.plans, asked.key, asked.decoding, self.marks
+        drafts, penalty = decoding.draft_words if decoding.speculate else 0, decoding.length_penalty
+        draft = self.shallower("draft", asked) if drafts else Plan(())
 
         def make(shape: Shape, room_for: RoomFor) -> Search:
             rows, words, weight = shape.rows, shape.words, self.model.output.weight
@@ -126,8 +169,7 @@ class Searcher:
             return BeamSearch(beams, rows, decoding.beam, words, marks, penalty, decoding.n_best)
 
         what = (plans, self.gating_key(plans, key), draft, drafts, decoding.beam, decoding.n_best, penalty)
-        with torch.cuda.device_of(self.model.output.weight):  # a new thread has the first GPU for its own
-            return self.recorded.search(what, make, source, max_lengths, marks, self.model.source.longest)
+        return searches.search(what, make, asked.source, asked.max_lengths, marks, self.model.source.longest)
 
     def gating_key(self, plans: Plans, key: str) -> str:
         """The key where gates may depend on it; without them languages of the same plan share their searches."""
@@ -136,24 +178,23 @@ class Searcher:
             self.gating[plans, key] = "" if all(each is None for each in gates) else key
         return self.gating[plans, key]
 
-    def speculate(
-        self, source: Tensor, max_lengths: Tensor, plans: Plans, key: str, decoding: DecodingConfig
-    ) -> list[list[Hypothesis]]:
-        draft, words = self.shallower("draft", decoding.draft, plans, key), decoding.draft_words
+    def speculate(self, asked: Asked) -> Found:
+        source, max_lengths, plans, key, decoding, _ = asked
+        draft, words = self.shallower("draft", asked), decoding.draft_words
         drafter = TranslatorDrafter(self.model, plans, draft, int(max_lengths.max()) + words + 1, key).open(source)
         outcome = speculate(drafter, *self.marks, max_lengths, words, decoding.length_penalty)
         return [[best] for best in outcome.found]
 
-    def confident(self, source: Tensor, plans: Plans, key: str, decoding: DecodingConfig) -> ConfidentDecoder:
+    def confident(self, asked: Asked) -> ConfidentDecoder:
         """The decoder that may stop at a shallow exit."""
-        exit = self.shallower("exit", decoding.exit, plans, key)
-        return ConfidentDecoder(self.model, source, plans, exit, decoding.exit_margin, key)
+        exit, margin = self.shallower("exit", asked), asked.decoding.exit_margin
+        return ConfidentDecoder(self.model, asked.source, asked.plans, exit, margin, asked.key)
 
-    def shallower(self, name: Literal["draft", "exit"], layers: int, plans: Plans, key: str) -> Plan:
-        """The decoder plan of so many layers, to draft for a deeper one or to stop at."""
-        known = self.model.decoder_depth.plans(key)
-        shallower = [depth for depth in sorted(known) if depth < len(plans.decoder)]
+    def shallower(self, name: Literal["draft", "exit"], asked: Asked) -> Plan:
+        """The decoder plan of as many layers as settings say, to draft for a deeper one or to stop at."""
+        known, layers = self.model.decoder_depth.plans(asked.key), getattr(asked.decoding, name)
+        shallower = [depth for depth in sorted(known) if depth < len(asked.plans.decoder)]
         if layers not in shallower:
             some = f"at {', '.join(map(str, shallower))} decoder layers" if shallower else "at no shallower depth"
-            raise UserError(f"{name} {layers}: for {plans.name} this run can {name} {some}")
+            raise UserError(f"{name} {layers}: for {asked.plans.name} this run can {name} {some}")
         return known[layers]
