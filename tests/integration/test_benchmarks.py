@@ -1,5 +1,6 @@
 """Benchmarks at tiny size: that they run. What they show is for larger runs to tell."""
 
+import importlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import Cli
 
 from anydepth.chain.planning import planned
@@ -16,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 TEXTS = ["the first of May", "twenty-three euros", "Monday, 4 July 2011", "five kilometres"]
 
 
-def benchmark(name: str, *arguments: object) -> str:
-    """What it tells on stderr."""
+def benchmark(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}", *map(str, arguments)],
         cwd=ROOT,
@@ -27,7 +28,7 @@ def benchmark(name: str, *arguments: object) -> str:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done
 
 
 def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
@@ -38,7 +39,7 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
     assert cli("evaluate", run, "--depths", "1-1,2-2", *files)[0] == 0
     budgets = ["--budgets", "1e6", "2e6"]
     told = benchmark("budget.py", run, *files, "--processor-time", texts, "--device", "cpu", *budgets, "--out", out)
-    assert "100 of 104 sentences" in told  # written then, in case of a time limit
+    assert "100 of 104 sentences" in told.stderr  # written then, in case of a time limit
     rows = json.loads(out.read_text())
     assert [(row["budget_ms"], row["in_time"], row["sentences"]) for row in rows] == [(1e6, 1.0, 104), (2e6, 1.0, 104)]
 
@@ -53,6 +54,21 @@ def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:
     assert row["batch"] == 4
     assert failed["failed"].startswith(("ZeroDivisionError", "ValueError"))
     assert set(found["depths"]["milliseconds"]) == {"2-1", "2-2"}
+
+
+def test_time_that_kernels_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    profile = importlib.import_module("decoding_profile")
+    kernels = [profile.Kernel(*each) for each in (("a", 0, 4), ("b", 1, 3), ("a", 2, 6), ("b", 9, 10), ("a", 10, 11))]
+    assert list(profile.shares(kernels)) == [("a", 4), ("b", 0), ("a", 2), ("b", 1), ("a", 1)]
+    assert profile.gaps(kernels) == [0, 0, 0, 3, 0]
+
+
+def test_where_the_time_of_decoding_goes() -> None:
+    small = ["--layers", "1", "--width", "16", "--vocabulary", "50", "--length", "4", "--shapes", "2x1,1x2"]
+    told = benchmark("decoding_profile.py", *small)
+    assert re.findall(r"batch (\d), beam (\d), sources of up to 4 tokens", told.stdout) == [("2", "1"), ("1", "2")]
+    assert len(re.findall(r"words \d+ to \d+: -?[\d.]+ us each", told.stdout)) == 8
 
 
 def test_what_is_reproduced_is_what_the_chains_make() -> None:
