@@ -2,6 +2,7 @@
 # The comparisons of docs/results.md again, on one NVIDIA GPU:
 #
 #     bash benchmarks/reproduce.sh OUT words            depth per word: IMDB, TREC (models/minilm: recipes/depth-adaptive)
+#     bash benchmarks/reproduce.sh OUT decoding         a model that nobody trained beside Hugging Face; kernels and tiles
 #     bash benchmarks/reproduce.sh OUT choosing         a tied model; its speed, drafts, selector, budgets
 #     bash benchmarks/reproduce.sh OUT multiscale latent
 #
@@ -63,6 +64,23 @@ words() {
     done
 }
 
+decoding() {
+    local test=data/europarl-de-en/test.de.gz words=$out/words rows
+    local random=(--random --tokenizer "$words/tokenizer.json" --source "$test" --sentences 256)
+    [ -e "$words" ] ||
+        anydepth words train "$here/recipes/baselines/europarl-de-en.toml" --out "$words" \
+            --set tokenizer.vocabulary=16000 --set training.steps=1
+    benchmark profile decoding_profile --shapes 1x1,32x1,256x5
+    benchmark decoding decoding_speed "${random[@]}" --sections rival,step,depths --out "$out/decoding.json"
+    benchmark compiled decoding_speed "${random[@]}" --sections compiled --shapes 1x1,32x1 --patience 90 \
+        --out "$out/compiled.json"
+    for rows in 1 5 32; do  # to compile side by side
+        benchmark "tiles-$rows" tiles --rows $rows &
+    done
+    wait
+    benchmark tiles tiles --rows 1 5 32
+}
+
 choosing() {
     local tied=$out/choosing/tied test=data/europarl-de-en/test other=data/europarl-multi/train.en-de
     local dev=data/europarl-de-en/dev.de.gz sizes="1 4 16 64"
@@ -111,8 +129,8 @@ main() {
     local what
     for what in "$@"; do
         case $what in
-        words | choosing | multiscale | latent) $what ;;
-        *) echo "$what: not one of words, choosing, multiscale, latent" >&2 && exit 2 ;;
+        words | decoding | choosing | multiscale | latent) $what ;;
+        *) echo "$what: not one of words, decoding, choosing, multiscale, latent" >&2 && exit 2 ;;
         esac
     done
     [ ! -s "$out/failed" ] || { echo "failed, see $out/*.txt:" $(cat "$out/failed") >&2; exit 1; }

@@ -61,7 +61,8 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
     "tile", [None, Tile(16, 32, 4, 64), Tile(4, 2048, 1, 4, singly=3)], ids=["chosen", "small", "three by three"]
 )
 @pytest.mark.parametrize(
-    ("rows", "width", "columns"), [(1, 48, 40), (2, 8, 16), (5, 64, 100), (20, 96, 16), (33, 1040, 24), (65, 32, 24)]
+    ("rows", "width", "columns"),
+    [(1, 48, 40), (2, 8, 16), (5, 64, 100), (6, 768, 40), (20, 96, 16), (33, 1040, 24), (65, 32, 24)],
 )
 def test_products(
     rows: int, width: int, columns: int, tile: Tile | None, activation: Callable[[Tensor], Tensor] | None
@@ -212,7 +213,7 @@ def test_what_is_picked_is_embedded_for_the_next_step() -> None:
 @kernels
 @pytest.mark.parametrize(
     ("sentences", "words", "width", "size"),
-    [(1, 1, 48, 23), (1, 2, 32, 9), (3, 5, 64, 200), (2, 2, 1040, 40), (20, 1, 32, 40)],
+    [(1, 1, 48, 23), (1, 2, 32, 9), (3, 5, 64, 200), (2, 2, 1040, 40), (6, 1, 768, 40), (20, 1, 32, 40)],
 )
 @pytest.mark.parametrize("full", [True, False])
 def test_candidates_are_picked_as_from_logits(sentences: int, words: int, width: int, size: int, full: bool) -> None:

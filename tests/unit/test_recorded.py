@@ -66,11 +66,14 @@ def test_rounds_are_begun_ahead_as_long_as_recent_searches_went_on() -> None:
     searcher.replay(Asked(random_batch([(6, 2)]).source, torch.tensor([12]), plans, "", SEARCHES["greedy"]))
     long, short, middle, plain = searcher.recorded.made.values()
     assert plain.steps_ahead(6) == math.inf
-    (fewest,) = (6 * pace for pace in short.paces)
+    ((fewest, words),) = short.paces
+    assert words == 6
     assert 3 <= fewest <= 12  # rounds of up to four words
     assert short.steps_ahead(6) == pytest.approx(fewest - 1)
     assert short.steps_ahead(12) == pytest.approx(2 * fewest - 1)
     assert len(middle.paces) == len(long.paces) == 1
+    short.paces.append((7, 25))
+    assert short.steps_ahead(25) == 6  # to the last bit, or another round is begun
     short.paces.clear()
     assert short.steps_ahead(6) == -1  # nothing is known
 

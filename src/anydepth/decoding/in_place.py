@@ -2,7 +2,7 @@
 has to wait for. On a GPU they are recorded and replayed as CUDA graphs (decoding/recorded.py).
 
 Sentences that are done stay where they are. What a step costs does not depend on how many there are, until there are
-hundreds; what the host learns about them, it learns while the next step runs.
+hundreds; what the host learns about them, it learns while the next step runs, unless that may be a long one in vain.
 """
 
 from typing import Protocol

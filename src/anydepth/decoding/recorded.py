@@ -71,8 +71,8 @@ class RecordedSearch:
         self.opening: Callable[[], object] | None = None
         self.tells = search.told(0) is not None
         """Whether all that the host reads is written into its own memory."""
-        self.paces = deque[float](maxlen=RECENT)
-        """Steps of searches, for each word of the longest source."""
+        self.paces = deque[tuple[int, int]](maxlen=RECENT)
+        """Steps of searches, and words of their longest sources."""
         if recorder:
             self.answers = torch.zeros(2, *search.asked.shape, dtype=search.asked.dtype, pin_memory=True)
             self.answered = [torch.cuda.Event(), torch.cuda.Event()]
@@ -114,7 +114,7 @@ class RecordedSearch:
             yield
             while heard < number or (heard == number and number >= ahead):
                 if self.inner.over(self.answer(heard)):
-                    self.paces.append((heard + 1) / longest)
+                    self.paces.append((heard + 1, longest))
                     return
                 heard += 1
         if heard < steps:
@@ -124,7 +124,9 @@ class RecordedSearch:
         """Steps after which the next one is begun before the host knows whether it is needed, so that the GPU need not
         wait for the host. Where a step takes longer than that wait, none should come after the last: then only as many
         as any recent search had, given the length of its source."""
-        return min(self.paces, default=0) * longest - 1 if self.inner.long_steps else math.inf
+        if not self.inner.long_steps:
+            return math.inf
+        return min((steps * longest / words for steps, words in self.paces), default=0) - 1
 
     def ask(self, number: int, stream: torch.cuda.Stream | None) -> None:
         """For the answer of a step, once it has ended."""

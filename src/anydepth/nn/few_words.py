@@ -2,9 +2,9 @@
 
 With few words, a step reads every weight once and waits for one kernel after the other. Norms, activations and residual
 additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
-eight kernels instead of eighteen. What they compute is rounded where single kernels would round it. Up to four or five
-words are multiplied one by one, by warps that have a few columns each: tensor cores take sixteen words, and operands
-that go through shared memory.
+eight kernels instead of eighteen, and seven where there is one short source (nn/folded_source.py). What they compute is
+rounded where single kernels would round it. Up to four or five words are multiplied one by one, by warps that have a
+few columns each: tensor cores take sixteen words, and operands that go through shared memory.
 
 Kernels overlap (nn/overlap.py): a product reads all but the states before it waits for these. Attention is in
 nn/word_attention.py.
@@ -213,7 +213,8 @@ def load_weights(weight, column, columns, first, WIDTH: tl.constexpr, INNER: tl.
     real = (column < columns)[None, :]
     if WIDTH % INNER:
         real = real & (inner < WIDTH)[:, None]
-    return tl.load(weight + column[None, :].to(tl.int64) * WIDTH + inner[:, None], mask=real, other=0.0)
+    at = weight + column[None, :].to(tl.int64) * WIDTH + inner[:, None]
+    return tl.load(at, mask=real, other=0.0, cache_modifier=FRESH)
 
 
 @jit
@@ -288,8 +289,8 @@ def multiply_at_once(
 ):  # fmt: skip
     """norm(x) weightᵀ by tensor cores, all that is summed over at the same time: in chains that do not wait for each
     other, each of 256 numbers at most, which a warp reads at a time, so that it has whole rows of the states."""
-    CHAINS: tl.constexpr = (INNER + 255) // 256
-    PART: tl.constexpr = INNER // CHAINS
+    PART: tl.constexpr = INNER if INNER < 256 else 256
+    CHAINS: tl.constexpr = (WIDTH + PART - 1) // PART  # no more: a chain of padding alone would not be masked
     weights: tl.tuple = ()
     scales: tl.tuple = ()
     shifts: tl.tuple = ()
@@ -332,9 +333,8 @@ def multiply_divided(
     real = (column < columns)[None, None, :]
     if WIDTH % INNER:
         real = real & (part + inner[None, :, None] < WIDTH)
-    weights = tl.load(
-        weight + column[None, None, :].to(tl.int64) * WIDTH + part + inner[None, :, None], mask=real, other=0.0
-    )
+    at = weight + column[None, None, :].to(tl.int64) * WIDTH + part + inner[None, :, None]
+    weights = tl.load(at, mask=real, other=0.0, cache_modifier=FRESH)
     wait(OVERLAP)
     real = (row < rows)[None, :, None]
     if WIDTH % INNER:
@@ -409,7 +409,7 @@ def project_kernel(
     column = tl.program_id(0) // blocks * COLUMNS + tl.arange(0, COLUMNS)
     real = (row < rows)[:, None] & (column < columns)[None, :]
     if BIAS:
-        shift = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
+        shift = tl.load(bias + column, mask=column < columns, other=0.0, cache_modifier=FRESH).to(tl.float32)[None, :]
     if GATE:
         factor = tl.load(gate).to(kind).to(tl.float32)
     if ADD:

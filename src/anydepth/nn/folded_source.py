@@ -1,4 +1,4 @@
-"""Attention of a few words to one short source as two products instead of three and an attention: Triton kernels.
+"""Attention of a few words to one short source as two products instead of two and an attention: Triton kernels.
 
 For a state y, head h scores word s of the source by (W_q,h y)ᵀ k_s,h, which is yᵀ (W_q,hᵀ k_s,h); and adds W_o,h by the
 sum of its shares times v_s,h, which is the sum of shares times (W_o,h v_s,h). What stands in the latter brackets is the

@@ -20,7 +20,8 @@ OVERLAP = True
 """Whether kernels begin before the last one has ended, where the GPU can."""
 
 FRESH = tl.constexpr(".cg") if triton else ".cg"
-"""How to read before waiting what kernels have written: past the cache that multiprocessors have of their own."""
+"""How to read before waiting what kernels have written, if only those of the opening of a search: past the cache that
+multiprocessors have of their own. Weights may be such (nn/folded_source.py)."""
 
 
 REGISTERS = 65_536

@@ -221,9 +221,10 @@ def look_through(
 def load_source(keys, values, seen, start, length, key_word, KEYS: tl.constexpr, WIDTH: tl.constexpr):
     place = start + tl.arange(0, KEYS)
     at = place[:, None] * key_word + tl.arange(0, WIDTH)[None, :]
-    k = tl.load(keys + at, mask=(place < length)[:, None], other=0.0)
-    v = tl.load(values + at, mask=(place < length)[:, None], other=0.0)
-    return k, v, tl.load(seen + place, mask=place < length, other=float("-inf")).to(tl.float32)
+    k = tl.load(keys + at, mask=(place < length)[:, None], other=0.0, cache_modifier=FRESH)
+    v = tl.load(values + at, mask=(place < length)[:, None], other=0.0, cache_modifier=FRESH)
+    allowed = tl.load(seen + place, mask=place < length, other=float("-inf"), cache_modifier=FRESH)
+    return k, v, allowed.to(tl.float32)
 
 
 @jit

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import Function, FunctionCtx
 
 SLICE = 1 << 25
-"""Logits held at a time: 64 MiB in bfloat16."""
+"""Logits held at a time: 64 MiB in bfloat16, and as many of a lesson with its probabilities."""
 
 
 class Loss(NamedTuple):

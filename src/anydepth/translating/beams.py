@@ -58,7 +58,7 @@ class TranslatorBeams:
     def embed(self, tokens: Tensor) -> Tensor:
         """(B, K) words → (B, K, D)."""
         if self.at is not self.coming:
-            self.at.copy_(self.coming)
+            torch.add(self.coming, 0, out=self.at)  # a kernel: a mere copy would be none, and the next one overlaps
         return quick.embed(self.model, tokens, self.at[:, None])
 
     def read(self, x: Tensor, used: int) -> Tensor:
