@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import PAD, random_batch, talkative_translator
+from conftest import EOS, PAD, random_batch, talkative_translator
 from interpreted import INTERPRETED, interpreted, on_gpu, run_interpreted, without_gpu
 from searches import MARKS, SEARCHES, assert_replayed_searches_find_the_same, batches_of_many_shapes
 from torch import Tensor, nn
@@ -800,17 +800,22 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
 @pytest.mark.parametrize("sentences", [30, 4, 1], ids=["many sources", "few words of sources", "one source"])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recorded as graphs and replayed, to the last bit: they compute the same in the same order."""
-    size = FOLDING if sentences == 1 else {}
-    model, source = a_model("plain", **size), random_batch([(4 * n % 13 + 1, 2) for n in range(sentences)]).source
+    """Recorded as graphs and replayed, to the last bit: they compute the same in the same order, and read nothing that
+    was of another source."""
+    size, shortest = (FOLDING, 14) if sentences == 1 else ({}, 1)
+    model = a_model("plain", **size)
+    source = random_batch([(4 * n % 13 + shortest, 2) for n in range(sentences)]).source
+    others = [source.where(source <= EOS, EOS + 1 + (source + n) % 19) for n in range(4)]
     limits = torch.tensor([40 - n for n in range(sentences)])
     found = []
     for early in (True, False, True):
         monkeypatch.setattr(overlap, "OVERLAP", early)
         searcher = Searcher(model, MARKS._replace(eos=22))
-        found.append([searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES[name])) for _ in range(4)])
-    assert all(each == found[0][0] for several in found for each in several)
-    assert len({word for (one, *_) in found[0][0] for word in one.tokens}) > 3
+        asked = (Asked(each, limits, model.plan(), "", SEARCHES[name]) for _ in range(4) for each in others)
+        found.append([searcher.replay(each) for each in asked])
+    assert found[0][: len(others)] == found[0][-len(others) :]
+    assert all(several == found[0] for several in found)
+    assert len({tuple(one.tokens) for each in found[0] for (one, *_) in each}) > 3
     assert quick.fits(model)
     (made,) = searcher.recorded.made.values()
     assert (made.inner.decoder.reader.words is not None) == (sentences <= 4)
