@@ -62,9 +62,10 @@ def tiles(product: Product, rows: int) -> Iterator[Tile]:
     for columns, warps in itertools.product((2, 4, 8, 16), (1, 2)):
         if rows <= 8 and 1024 <= columns * width // warps <= 8192:
             yield Tile(columns, width, warps, rows=padded, singly=rows)
-    for columns, warps, parts in itertools.product((16, 32), (4, 8), (1, 4, 8)):
-        if rows > 2 and parts <= (1 if product.after_norm else warps):
-            yield Tile(columns, width, warps, parts=parts)
+    for columns, warps, parts, together in itertools.product((16, 32), (4, 8), (1, 4, 8), (16, 32)):
+        fits = parts <= (1 if product.after_norm else warps) and together <= max(16, padded)
+        if rows > 2 and fits and (together == 16 or columns == 16):
+            yield Tile(columns, width, warps, rows=together, parts=parts)
 
 
 def described(tile: Tile) -> str:

@@ -57,7 +57,7 @@ CONTENTS = {
     "multiscale/table3": (14, 13),
     "multiscale/table5": (9, 8),
     "multiscale/table6": (4, 4),
-    "tied-multi/choosing": (2, 36),
+    "tied-multi/choosing": (3, 36),
     "tied-multi/table1": (37, 36 + 36),
     "tied-multi/table3": (10, 4 * 36 + 2),
     "tied-multi/table4": (74, 36 + 36 + 36 + 36),
