@@ -96,12 +96,12 @@ class Searcher:
         self.known_lanes.clear()
 
     def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
-        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time."""
+        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time: two or more."""
 
         def begin(asked: Asked, searches: RecordedSearches) -> Playing | None:
             return self.play(asked, searches) if self.records(asked) and asked.places < self.too_many else None
 
-        return self.lanes(at_once).search(batches, begin, self.search) if at_once > 1 else map(self.search, batches)
+        return self.lanes(at_once).search(batches, begin, self.search)
 
     def search(self, asked: Asked) -> Found:
         """What does not fit into the device's memory is searched half by half, and later batches as large as well."""
