@@ -339,8 +339,8 @@ class Run:
         return self.searcher(decoding.precision).search(self.asked(sources, numbers, plans, key, decoding))
 
     def searches(self, batches: Iterable[Batch], precision: Precision, at_once: int) -> Iterator[Found]:
-        """Several batches, in order; on a GPU perhaps so many at the same time. One at a time, each is asked for when the
-        last is done, and weights are prepared when the first is: a budget counts that in."""
+        """Several batches, in order; on a GPU perhaps so many at the same time. One at a time, each is asked for when
+        the last is done, and weights are prepared when the first is: a budget counts that in."""
         if at_once == 1:
             return (self.search(*batch) for batch in batches)
         return self.searcher(precision).searches((self.asked(*batch) for batch in batches), at_once)

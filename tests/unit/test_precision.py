@@ -20,13 +20,13 @@ from anydepth.depth.rezero import ReZeroConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.translating.alone import DecoderAlone
+from anydepth.translating.alone import DecoderAlone, LayerAlone
 from anydepth.translating.precision import for_searching
 from anydepth.translating.searching import Asked, Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
-PACKED: list[Precision] = ["bfloat16", "float16", "int8"]
-"""In which projections are other modules than in float32."""
+PACKED: list[Precision] = ["float32", "bfloat16", "float16", "int8"]
+"""In which projections are other modules than in training."""
 
 
 def sentences() -> list[torch.Tensor]:
@@ -95,20 +95,21 @@ def test_weights_that_are_not_numbers_are_told() -> None:
         Searcher(model, MARKS).grow(Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES["greedy"], [0]))
 
 
-def test_a_sentence_alone_is_said_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, step = [], DecoderAlone.step
+@pytest.mark.parametrize("name", ["greedy", "speculation"])
+def test_a_sentence_alone_is_said_by_one_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, step = [], LayerAlone.step
 
-    def looked_at(decoder: DecoderAlone, tokens: torch.Tensor) -> torch.Tensor:
+    def looked_at(layer: LayerAlone, *given: Any) -> Any:
         seen.append([one["num_threads"] for one in threadpool_info()])
-        return step(decoder, tokens)
+        return step(layer, *given)
 
-    monkeypatch.setattr(DecoderAlone, "step", looked_at)
-    model, source, limit = talkative_translator(), sentences()[-1], torch.tensor([3])
+    monkeypatch.setattr(LayerAlone, "step", looked_at)
+    model, source, limit = talkative_translator(PrefixConfig()), sentences()[-1], torch.tensor([3])
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         with threadpool_limits(2), torch.no_grad():
-            Searcher(model, MARKS).grow(Asked(source, limit, model.plan(), "", SEARCHES["greedy"], [0]))
+            Searcher(model, MARKS).grow(Asked(source, limit, model.plan(), "", SEARCHES[name], [0]))
             assert torch.get_num_threads() == 2
             assert {one["num_threads"] for one in threadpool_info()} == {2}
     finally:
@@ -128,7 +129,7 @@ def test_what_one_sentence_alone_cannot_do_is_left_to_the_layers() -> None:
         assert not DecoderAlone.fits(rounded.start(padded[1:], plain.plan()))
 
 
-@pytest.mark.parametrize("precision", ["float32", *PACKED])
+@pytest.mark.parametrize("precision", PACKED)
 def test_weights_are_shared_or_copied_and_never_changed(precision: Precision) -> None:
     model = talkative_translator(PrefixConfig()).float()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

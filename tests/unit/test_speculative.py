@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import BOS, FULL, PAD, Cli, random_batch, talkative_translator, tiny_translator
+from torch import nn
 
 from anydepth.decoding.greedy import greedy
 from anydepth.decoding.speculative import Outcome, speculate
@@ -17,7 +18,9 @@ from anydepth.depth.subnetwork import SubnetworkConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.plan import Plan
+from anydepth.translating.alone import DrafterAlone
 from anydepth.translating.drafter import TranslatorDrafter
+from anydepth.translating.precision import for_searching
 
 SOURCE = random_batch([(n % 7 + 2, 2) for n in range(24)]).source
 LIMITS = torch.tensor([3 + n % 11 for n in range(24)])
@@ -103,6 +106,53 @@ def test_positions_may_run_out_while_drafting() -> None:
     expected = greedy(translator.start(SOURCE, translator.plan()), BOS, 99, PAD, limits)
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert {len(one.tokens) for one in found} == {14}
+
+
+@pytest.mark.parametrize("head", [None, "rough", "wrong"])
+@pytest.mark.parametrize(
+    "depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft")], ids=str
+)
+def test_a_sentence_alone_drafts_in_another_way_and_gives_the_same(depth: DepthConfig, head: str | None) -> None:
+    translator = talkative_translator(depth)
+    rough = for_searching(translator.float(), "int8").head if head else None
+    translator.double()
+    wrong = nn.Linear(16, 23).double().eval()
+    heads, rounds = {None: None, "rough": InFloat(rough), "wrong": wrong}, {0: 0, 1: 0, 4: 0}
+    for n in range(0, 24, 2):
+        source, limit = SOURCE[n : n + 1], LIMITS[n : n + 1]
+        source = source[:, source[0] != PAD]
+        (expected,) = greedy(translator.start(source, translator.plan()), BOS, END, PAD, limit)
+        for draft in translator.decoder_depth.plans().values():
+            for words in rounds:
+                room = int(limit) + words + 1
+                drafter = TranslatorDrafter(translator, translator.plan(), draft, room).open(source)
+                assert DrafterAlone.fits(drafter)
+                outcome = speculate(DrafterAlone(drafter, heads[head]), BOS, END, PAD, limit, words)
+                assert outcome.found[0].tokens == expected.tokens, draft
+                assert outcome.found[0].log_probability == pytest.approx(expected.log_probability, abs=1e-5)
+                rounds[words] += outcome.rounds
+    assert head == "wrong" or rounds[4] < rounds[1] < rounds[0]
+
+
+class InFloat(nn.Module):
+    """A single-precision layer in a model of double precision."""
+
+    def __init__(self, inner: nn.Module | None) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.inner is not None
+        found: torch.Tensor = self.inner(x.float())
+        return found.double()
+
+
+def test_several_sentences_and_padded_ones_do_not_draft_alone() -> None:
+    translator = talkative_translator(PrefixConfig())
+    shortest = int((SOURCE != PAD).sum(dim=1).argmin())
+    for rows in (slice(2), slice(shortest, shortest + 1)):
+        drafter = TranslatorDrafter(translator, translator.plan(), Plan((0,)), 20).open(SOURCE[rows])
+        assert not DrafterAlone.fits(drafter)
 
 
 def test_dlcl_is_refused() -> None:

@@ -3,10 +3,11 @@
 A word at batch 1 multiplies one vector by every matrix of the decoder, and does little else. NumPy's library for that
 (OpenBLAS) reads matrices faster than PyTorch's (MKL), and what surrounds the products costs a fraction of PyTorch's
 calls (docs/results.md). This is the same computation as `Layer` with a `Cache`, for the layers that most models have;
-what it cannot do, it leaves to them.
+what it cannot do, it leaves to them. Speculation drafts in this way, and leaves to PyTorch the layers above, which read
+several words at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -18,10 +19,14 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
-from anydepth.models import TranslatorDecoder
+from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.bridge import Memory
+from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import Layer
+from anydepth.plan import Plan
 from anydepth.planned import Planned
+from anydepth.translating.drafter import TranslatorDrafter
+from anydepth.translating.precision import BlockedLinear
 
 Array = NDArray[Any]
 Function = Callable[[Array], Array]
@@ -33,28 +38,23 @@ class DecoderAlone:
 
     def __init__(self, begun: TranslatorDecoder, room: int) -> None:
         """`room` words at most."""
-        model, layers = begun.model, layers_of(begun)
-        gates = [None] * len(layers) if begun.gates is None else begun.gates
-        self.target = model.target
-        room = min(room, self.target.longest)
-        self.places = array(self.target.places(torch.arange(room)))
-        self.entering, self.leaving, self.logits = norm_of(self.target.norm), norm_of(model.norm), head_of(model)
-        self.steps = [LayerAlone(*given, room) for given in zip(layers, gates, begun.memories)]
+        model, plan = begun.model, begun.plans.decoder
+        self.check_length = model.target.check_length
+        self.embed = EmbeddingAlone(model.target, room)
+        self.leaving, self.logits = norm_of(model.norm), head_of(model)
+        self.steps = steps_of(model, plan, begun.gates, begun.memories, room)
         self.length = 0
 
     @staticmethod
     def fits(begun: TranslatorDecoder) -> bool:
         """Whether this computes the same."""
-        plain = begun.model.decoder.mix is None and all(layer.context is None for layer in layers_of(begun))
-        shared = begun.gates is None or begun.gates.dim() == 1
-        known = begun.model.output.weight.dtype != torch.bfloat16  # to NumPy
-        return begun.rows == 1 and begun.sees.keys is None and plain and shared and known
+        whole = begun.rows == 1 and begun.sees.keys is None
+        return whole and plain_enough(begun.model, begun.plans.decoder, begun.gates)
 
     @np.errstate(invalid="ignore", over="ignore")  # damaged weights: the search tells (`hypothesis`)
     def step(self, tokens: Tensor) -> Tensor:
-        self.target.check_length(self.length + 1)
-        word = array(self.target.words.weight[int(tokens)])
-        x = self.entering(word * self.target.scale + self.places[self.length])
+        self.check_length(self.length + 1)
+        x = self.embed(int(tokens), self.length)
         for layer in self.steps:
             x = layer.step(x, self.length)
         self.length += 1
@@ -64,9 +64,66 @@ class DecoderAlone:
         raise NotImplementedError("a sentence alone has nothing to change places with")
 
 
-def layers_of(begun: TranslatorDecoder) -> list[Layer]:
+class DrafterAlone:
+    """A translation that grows by speculation (the `Drafter` of decoding/speculative.py): one row, drafted here. Drafts
+    are only proposed, so an output matrix in 8 bits is good enough for them: `head`, if there is one."""
+
+    def __init__(self, drafter: TranslatorDrafter, head: nn.Module | None) -> None:
+        """`drafter` judges; it has read the source."""
+        model, low, room = drafter.model, drafter.low, drafter.room
+        self.judge, self.reorder = drafter.judge, drafter.reorder
+        self.embed = EmbeddingAlone(model.target, room)
+        self.leaving, self.logits = norm_of(model.norm), head_of(model) if head is None else in_torch(head)
+        self.steps = steps_of(model, low.plan, low.gates, low.memories, room)
+
+    @staticmethod
+    def fits(drafter: TranslatorDrafter) -> bool:
+        """Whether this computes the same."""
+        source = drafter.reader.source
+        whole = len(source) == 1 and not source.is_cuda and bool((source != drafter.model.pad).all())
+        return whole and plain_enough(drafter.model, drafter.plans.decoder, drafter.low.gates)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        at = int(positions)
+        x = self.embed(int(tokens), at)
+        for layer in self.steps:
+            x = layer.step(x, at)
+        return torch.from_numpy(x)[None, None]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def exit(self, states: Tensor) -> Tensor:
+        return torch.from_numpy(self.logits(self.leaving(array(states[0, 0]))))[None]
+
+
+def plain_enough(model: Translator, plan: Plan, gates: Tensor | None) -> bool:
+    """Whether the layers are such as are known here, in a number type that NumPy has."""
+    plain = model.decoder.mix is None and all(layer.context is None for layer in layers_of(model, plan))
+    return plain and (gates is None or gates.dim() == 1) and model.output.weight.dtype != torch.bfloat16
+
+
+class EmbeddingAlone:
+    """A word and its place → (D,) the state that layers begin with."""
+
+    def __init__(self, embedding: Embedding, room: int) -> None:
+        """`room` words at most; those that are drafted beyond the last place are never kept."""
+        self.words, self.scale, self.norm = array(embedding.words.weight), embedding.scale, norm_of(embedding.norm)
+        self.places = array(embedding.places(torch.arange(min(room, embedding.longest))))
+
+    def __call__(self, word: int, at: int) -> Array:
+        return self.norm(self.words[word] * self.scale + self.places[min(at, len(self.places) - 1)])
+
+
+def steps_of(
+    model: Translator, plan: Plan, gates: Tensor | None, memories: Sequence[Memory], room: int
+) -> list["LayerAlone"]:
+    each = [None] * len(plan) if gates is None else gates
+    return [LayerAlone(*given, room) for given in zip(layers_of(model, plan), each, memories)]
+
+
+def layers_of(model: Translator, plan: Plan) -> list[Layer]:
     """The layer of each step."""
-    layers = [begun.model.decoder.layers[number] for number in begun.plans.decoder.layers]
+    layers = [model.decoder.layers[number] for number in plan.layers]
     return [layer for layer in layers if isinstance(layer, Layer)]
 
 
@@ -138,7 +195,9 @@ def head_of(model: Planned) -> Function:
 
 
 def product_of(linear: nn.Module) -> Function:
-    return product(linear.weight, linear.bias) if isinstance(linear, nn.Linear) else in_torch(linear.forward)
+    if isinstance(linear, (nn.Linear, BlockedLinear)):
+        return product(linear.weight, linear.bias)
+    return in_torch(linear.forward)
 
 
 def product(weight: Tensor, bias: Tensor | None) -> Function:

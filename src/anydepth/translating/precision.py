@@ -1,8 +1,8 @@
-"""A translator as searches read it: its weights in another number type, and on a CPU laid out for one word at a time.
+"""A translator as searches read it: its weights in another number type, and on a CPU in other layouts.
 
 To say a word at batch 1, a CPU reads every weight of the decoder once and does little else: 121 MB in float32 at 6
-layers of width 512 and 16,000 words, half of that in 16 bits, a quarter in int8. What is not changed is shared with the
-model, which is left as it is.
+layers of width 512 and 16,000 words, half of that in 16 bits, a quarter in int8. A single word is multiplied by columns
+(alone.py), several together by oneDNN's blocks. What is not changed is shared with the model, which is left as it is.
 """
 
 import copy
@@ -25,10 +25,10 @@ def for_searching(model: Translator, precision: Precision) -> Translator:
     device = model.output.weight.device
     on_cpu = device.type == "cpu"
     if precision == "float32":
-        return read_by_column(shared_copy(model)) if on_cpu else model
+        return read_by_column(in_blocks(shared_copy(model))) if on_cpu else model
     if precision == "bfloat16":
         rounded = copy.deepcopy(model).bfloat16()
-        return packed(rounded, Bfloat16Linear) if on_cpu and bfloat16_packs() else rounded
+        return in_blocks(rounded) if on_cpu else rounded
     check_kernels(precision, device)
     return packed(shared_copy(model), Float16Linear if precision == "float16" else Int8Linear)
 
@@ -43,10 +43,11 @@ def read_by_column(model: Translator) -> Translator:
     """In memory, the decoder's matrices with at least as many rows as columns stand column by column. OpenBLAS
     multiplies a word by such a matrix in 0.54 to 0.77 of the time, MKL in 0.45 to 0.8 (AMD Zen 4, width 512); by one
     with fewer rows they take 1.2 and 1.4 times as long."""
-    model.head = output_layer(model)
-    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, nn.Linear)]
-    by_column = [part.out_features >= part.in_features for part in parts]
-    matrices = on_large_pages([part.weight.t() if tall else part.weight for part, tall in zip(parts, by_column)])
+    model.head = model.head or output_layer(model)
+    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, (nn.Linear, BlockedLinear))]
+    weights = [part.weight for part in parts]
+    by_column = [len(weight) >= weight.shape[1] for weight in weights]
+    matrices = on_large_pages([weight.t() if tall else weight for weight, tall in zip(weights, by_column)])
     for part, tall, matrix in zip(parts, by_column, matrices):
         part.weight = constant(matrix.t() if tall else matrix)
     return model
@@ -99,29 +100,47 @@ def constant(tensor: Tensor) -> nn.Parameter:
 # ---- packed weights
 
 
-def bfloat16_packs() -> bool:
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def in_blocks(model: Translator) -> Translator:
+    """Where oneDNN is there for it."""
+    known = torch.backends.mkldnn.is_available() and model.output.weight.dtype in (torch.float32, torch.bfloat16)
+    if known and model.output.weight.dtype == torch.bfloat16:
+        known = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return packed(model, BlockedLinear) if known else model
 
 
-class Bfloat16Linear(nn.Module):
-    """A projection whose weights stand in the blocks that oneDNN reads; otherwise they would be put in that order for
-    every word anew."""
+class BlockedLinear(nn.Module):
+    """A projection whose weights stand in the blocks that oneDNN reads. In bfloat16 they would otherwise be put in that
+    order for every word anew. In float32, PyTorch would leave the product to MKL, which takes 2.3 to 2.8 times as long
+    for 2 to 320 rows on an AMD Zen 4."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.bias = linear.bias
-        self.blocks = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self.weight = linear.weight.detach()
+        """As it was, for single words."""
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")
         return found
 
 
+def has_fbgemm() -> bool:
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def rough_head(model: Translator) -> nn.Module | None:
+    """The output matrix in 8 bits, for words that something else will judge; none where it is no faster."""
+    if model.output.weight.dtype != torch.float32 or not has_fbgemm():
+        return None
+    return model.head if isinstance(model.head, Int8Linear) else Int8Linear(output_layer(model))
+
+
 def check_kernels(precision: Precision, device: torch.device) -> None:
     """PyTorch's kernels for such weights are FBGEMM's."""
     if device.type != "cpu":
         raise UserError(f"precision {precision}: for a CPU, not for {device.type}, where bfloat16 is fast")
-    if "fbgemm" not in torch.backends.quantized.supported_engines:
+    if not has_fbgemm():
         raise UserError(f"precision {precision}: this PyTorch has no FBGEMM, which is for x86; use float32 or bfloat16")
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anydepth.decoding.decoder import DecodingConfig, Marks
 from anydepth.decoding.in_place import BeamSearch, GreedySearch, Search, Speculation
@@ -18,10 +18,11 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.cache import RoomFor
 from anydepth.plan import Plan, Plans
-from anydepth.translating.alone import DecoderAlone, one_thread
+from anydepth.translating.alone import DecoderAlone, DrafterAlone, one_thread
 from anydepth.translating.beams import TranslatorBeams
 from anydepth.translating.confident import ConfidentDecoder
 from anydepth.translating.drafter import TranslatorDrafter
+from anydepth.translating.precision import rough_head
 from anydepth.translating.reading import recordable
 
 RECORD = True
@@ -96,7 +97,7 @@ class Searcher:
         self.known_lanes.clear()
 
     def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
-        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time: two or more."""
+        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time, at least two."""
 
         def begin(asked: Asked, searches: RecordedSearches) -> Playing | None:
             return self.play(asked, searches) if self.records(asked) and asked.places < self.too_many else None
@@ -182,8 +183,18 @@ class Searcher:
         source, max_lengths, plans, key, decoding, _ = asked
         draft, words = self.shallower("draft", asked), decoding.draft_words
         drafter = TranslatorDrafter(self.model, plans, draft, int(max_lengths.max()) + words + 1, key).open(source)
-        outcome = speculate(drafter, *self.marks, max_lengths, words, decoding.length_penalty)
+        settings = *self.marks, max_lengths, words, decoding.length_penalty
+        if DrafterAlone.fits(drafter):
+            with one_thread():
+                outcome = speculate(DrafterAlone(drafter, self.head_of_drafts), *settings)
+        else:
+            outcome = speculate(drafter, *settings)
         return [[best] for best in outcome.found]
+
+    @cached_property
+    def head_of_drafts(self) -> nn.Module | None:
+        """Of a sentence alone on a CPU."""
+        return rough_head(self.model)
 
     def confident(self, asked: Asked) -> ConfidentDecoder:
         """The decoder that may stop at a shallow exit."""
