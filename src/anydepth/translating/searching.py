@@ -97,7 +97,7 @@ class Searcher:
         self.known_lanes.clear()
 
     def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
-        """What each batch finds, in order. Of those that can be replayed, so many are searched at a time, at least two."""
+        """What each batch finds, in order. Of those that can be replayed, so many, at least two, go at a time."""
 
         def begin(asked: Asked, searches: RecordedSearches) -> Playing | None:
             return self.play(asked, searches) if self.records(asked) and asked.places < self.too_many else None
