@@ -89,13 +89,24 @@ def test_a_draft_that_is_always_right_saves_rounds() -> None:
 
 
 def test_only_the_layers_above_the_draft_judge() -> None:
-    """Layer calls: each of 1 + drafts words passes the layer below once, a round passes the layers above once."""
+    """Layer calls: each of 1 + drafts words passes the layer below once, a round passes the layers above once. A
+    sentence alone drafts nothing behind an end mark or its limit."""
     translator = talkative_translator(PrefixConfig())
     calls = dict.fromkeys(range(4), 0)
     for number, layer in enumerate(translator.decoder.layers):
         layer.register_forward_hook(lambda *_, number=number: calls.__setitem__(number, calls[number] + 1))
-    outcome = drafted(translator, Plan((0,)), 3, slice(0, 1))
-    assert [calls[n] for n in range(4)] == [4 * outcome.rounds, *[outcome.rounds] * 3]
+    twice = speculate(
+        TranslatorDrafter(translator, translator.plan(), Plan((0,)), 20).open(SOURCE[[8, 8]]),
+        BOS, END, PAD, LIMITS[[8, 8]], 3,
+    )  # fmt: skip
+    rounds = twice.rounds // 2
+    assert rounds > 2
+    assert [calls[n] for n in range(4)] == [4 * rounds, *[rounds] * 3]
+    calls.update(dict.fromkeys(range(4), 0))
+    once = drafted(translator, Plan((0,)), 3, slice(8, 9))
+    assert once.found[0].tokens == twice.found[0].tokens
+    assert once.rounds == rounds
+    assert calls[1] == calls[2] == calls[3] == rounds < calls[0] < 4 * rounds
 
 
 def test_positions_may_run_out_while_drafting() -> None:
@@ -109,9 +120,7 @@ def test_positions_may_run_out_while_drafting() -> None:
 
 
 @pytest.mark.parametrize("head", [None, "rough", "wrong"])
-@pytest.mark.parametrize(
-    "depth", [PrefixConfig(), SubnetworkConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft")], ids=str
-)
+@pytest.mark.parametrize("depth", [PrefixConfig(), RecurrentConfig(depth=5), LatentConfig(inference="soft")], ids=str)
 def test_a_sentence_alone_drafts_in_another_way_and_gives_the_same(depth: DepthConfig, head: str | None) -> None:
     translator = talkative_translator(depth)
     rough = for_searching(translator.float(), "int8").head if head else None
@@ -124,10 +133,9 @@ def test_a_sentence_alone_drafts_in_another_way_and_gives_the_same(depth: DepthC
         (expected,) = greedy(translator.start(source, translator.plan()), BOS, END, PAD, limit)
         for draft in translator.decoder_depth.plans().values():
             for words in rounds:
-                room = int(limit) + words + 1
-                drafter = TranslatorDrafter(translator, translator.plan(), draft, room).open(source)
-                assert DrafterAlone.fits(drafter)
-                outcome = speculate(DrafterAlone(drafter, heads[head]), BOS, END, PAD, limit, words)
+                begun, room = translator.start(source, translator.plan()), int(limit) + words + 1
+                drafter = DrafterAlone(begun, draft, room, heads[head])
+                outcome = speculate(drafter, BOS, END, PAD, limit, words)
                 assert outcome.found[0].tokens == expected.tokens, draft
                 assert outcome.found[0].log_probability == pytest.approx(expected.log_probability, abs=1e-5)
                 rounds[words] += outcome.rounds
@@ -145,14 +153,6 @@ class InFloat(nn.Module):
         assert self.inner is not None
         found: torch.Tensor = self.inner(x.float())
         return found.double()
-
-
-def test_several_sentences_and_padded_ones_do_not_draft_alone() -> None:
-    translator = talkative_translator(PrefixConfig())
-    shortest = int((SOURCE != PAD).sum(dim=1).argmin())
-    for rows in (slice(2), slice(shortest, shortest + 1)):
-        drafter = TranslatorDrafter(translator, translator.plan(), Plan((0,)), 20).open(SOURCE[rows])
-        assert not DrafterAlone.fits(drafter)
 
 
 def test_dlcl_is_refused() -> None:

@@ -9,10 +9,20 @@ that the host would have to read: on a GPU it is one CUDA graph (decoding/record
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from anydepth.decoding.decoder import Hypothesis, best_word, hypotheses, most_probable, steps_between_checks
+from anydepth.decoding.decoder import (
+    Hypothesis,
+    best_word,
+    hypotheses,
+    hypothesis,
+    most_probable,
+    next_log_probabilities,
+    normalise,
+    steps_between_checks,
+)
 
 
 class Drafter(Protocol):
@@ -114,6 +124,8 @@ def speculate(
 ) -> Outcome:
     """The most probable word at every step, `drafts` words drafted a round. `max_lengths` (B,) lies on the device. A
     proposal is judged in a round of its own before the others."""
+    if len(max_lengths) == 1 and max_lengths.device.type == "cpu" and proposal is None:
+        return speculate_alone(decoder, bos, eos, pad, int(max_lengths), drafts, length_penalty)
     rows = Rows.new(max_lengths, int(max_lengths.max()), drafts, bos, pad)
     found, rounds, words, count = dict[int, Hypothesis](), 0, 0, 0
     while len(rows.last):
@@ -134,6 +146,35 @@ def speculate(
             if len(staying):
                 decoder.reorder(staying)
     return Outcome([found[sentence] for sentence in range(len(max_lengths))], rounds, words)
+
+
+@torch.no_grad()
+def speculate_alone(
+    decoder: Drafter, bos: int, eos: int, pad: int, limit: int, drafts: int, length_penalty: float
+) -> Outcome:
+    """One sentence on a CPU, where the host decides as it goes: nothing is drafted behind an end mark or the limit."""
+    tokens: list[int] = []
+    total, rounds = np.float32(0), 0
+    while len(tokens) < limit and tokens[-1:] != [eos]:
+        at, drafted, states = len(tokens), [tokens[-1] if tokens else bos], list[Tensor]()
+        for place in range(at, min(at + drafts + 1, limit)):
+            states.append(decoder.read(torch.tensor([drafted[-1:]]), torch.tensor([[place]])))
+            if len(states) > drafts or place + 1 == limit:
+                break
+            drafted.append(int(best_word(decoder.exit(states[-1]), bos, eos, pad)))
+            if drafted[-1] == eos:
+                break
+        read = drafted[: len(states)]
+        (judged,) = decoder.judge(torch.tensor([read]), states, torch.arange(at, at + len(read))[None])
+        rounds += 1
+        for logits, follows in zip(judged, [*drafted[1:], None]):
+            words = next_log_probabilities(logits[None], bos, eos, pad)[0].numpy()
+            tokens.append(int(words.argmax()))
+            total += words[tokens[-1]]
+            if tokens[-1] != follows:
+                break
+    score = normalise(torch.tensor(total), torch.tensor(len(tokens)), length_penalty)
+    return Outcome([hypothesis(tokens, eos, float(score), float(total))], rounds, len(tokens))
 
 
 def play_round(decoder: Drafter, rows: Rows, bos: int, eos: int, pad: int, drafts: int) -> None:

@@ -3,11 +3,11 @@
 A word at batch 1 multiplies one vector by every matrix of the decoder, and does little else. NumPy's library for that
 (OpenBLAS) reads matrices faster than PyTorch's (MKL), and what surrounds the products costs a fraction of PyTorch's
 calls (docs/results.md). This is the same computation as `Layer` with a `Cache`, for the layers that most models have;
-what it cannot do, it leaves to them. Speculation drafts in this way, and leaves to PyTorch the layers above, which read
-several words at once.
+what it cannot do, it leaves to them. In speculation the layers above a draft read several words at once, which PyTorch
+multiplies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -25,7 +25,6 @@ from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import Layer
 from anydepth.plan import Plan
 from anydepth.planned import Planned
-from anydepth.translating.drafter import TranslatorDrafter
 from anydepth.translating.precision import BlockedLinear
 
 Array = NDArray[Any]
@@ -39,24 +38,25 @@ class DecoderAlone:
     def __init__(self, begun: TranslatorDecoder, room: int) -> None:
         """`room` words at most."""
         model, plan = begun.model, begun.plans.decoder
-        self.check_length = model.target.check_length
-        self.embed = EmbeddingAlone(model.target, room)
+        self.check_length, self.embed = model.target.check_length, EmbeddingAlone(model.target, room)
         self.leaving, self.logits = norm_of(model.norm), head_of(model)
-        self.steps = steps_of(model, plan, begun.gates, begun.memories, room)
+        gates = [None] * len(plan) if begun.gates is None else begun.gates
+        self.steps = [LayerAlone(*given, room) for given in zip(layers_of(model, plan), gates, begun.memories)]
         self.length = 0
 
     @staticmethod
     def fits(begun: TranslatorDecoder) -> bool:
         """Whether this computes the same."""
-        whole = begun.rows == 1 and begun.sees.keys is None
-        return whole and plain_enough(begun.model, begun.plans.decoder, begun.gates)
+        model, layers = begun.model, layers_of(begun.model, begun.plans.decoder)
+        plain = model.decoder.mix is None and all(layer.context is None for layer in layers)
+        shared = begun.gates is None or begun.gates.dim() == 1
+        known = model.output.weight.dtype != torch.bfloat16  # to NumPy
+        return begun.rows == 1 and begun.sees.keys is None and plain and shared and known
 
     @np.errstate(invalid="ignore", over="ignore")  # damaged weights: the search tells (`hypothesis`)
     def step(self, tokens: Tensor) -> Tensor:
         self.check_length(self.length + 1)
-        x = self.embed(int(tokens), self.length)
-        for layer in self.steps:
-            x = layer.step(x, self.length)
+        x = run(self.steps, self.embed(int(tokens), self.length), self.length)
         self.length += 1
         return torch.from_numpy(self.logits(self.leaving(x)))[None]
 
@@ -65,41 +65,29 @@ class DecoderAlone:
 
 
 class DrafterAlone:
-    """A translation that grows by speculation (the `Drafter` of decoding/speculative.py): one row, drafted here. Drafts
-    are only proposed, so an output matrix in 8 bits is good enough for them: `head`, if there is one."""
+    """A translation that grows by speculation (the `Drafter` of decoding/speculative.py): one row, with a draft whose
+    layers are the first of all."""
 
-    def __init__(self, drafter: TranslatorDrafter, head: nn.Module | None) -> None:
-        """`drafter` judges; it has read the source."""
-        model, low, room = drafter.model, drafter.low, drafter.room
-        self.judge, self.reorder = drafter.judge, drafter.reorder
-        self.embed = EmbeddingAlone(model.target, room)
-        self.leaving, self.logits = norm_of(model.norm), head_of(model) if head is None else in_torch(head)
-        self.steps = steps_of(model, low.plan, low.gates, low.memories, room)
-
-    @staticmethod
-    def fits(drafter: TranslatorDrafter) -> bool:
-        """Whether this computes the same."""
-        source = drafter.reader.source
-        whole = len(source) == 1 and not source.is_cuda and bool((source != drafter.model.pad).all())
-        return whole and plain_enough(drafter.model, drafter.plans.decoder, drafter.low.gates)
+    def __init__(self, begun: TranslatorDecoder, draft: Plan, room: int, head: nn.Module | None) -> None:
+        """Drafts are only proposed, so an output matrix in 8 bits is good enough for them: `head`, if there is one."""
+        full = DecoderAlone(begun, room)
+        self.embed, self.leaving, self.logits, self.reorder = full.embed, full.leaving, full.logits, full.reorder
+        self.low, self.high = full.steps[: len(draft)], full.steps[len(draft) :]
+        self.guesses = self.logits if head is None else in_torch(head)
 
     @np.errstate(invalid="ignore", over="ignore")
     def read(self, tokens: Tensor, positions: Tensor) -> Tensor:
         at = int(positions)
-        x = self.embed(int(tokens), at)
-        for layer in self.steps:
-            x = layer.step(x, at)
-        return torch.from_numpy(x)[None, None]
+        return torch.from_numpy(run(self.low, self.embed(int(tokens), at), at))[None, None]
 
     @np.errstate(invalid="ignore", over="ignore")
     def exit(self, states: Tensor) -> Tensor:
-        return torch.from_numpy(self.logits(self.leaving(array(states[0, 0]))))[None]
+        return torch.from_numpy(self.guesses(self.leaving(array(states[0, 0]))))[None]
 
-
-def plain_enough(model: Translator, plan: Plan, gates: Tensor | None) -> bool:
-    """Whether the layers are such as are known here, in a number type that NumPy has."""
-    plain = model.decoder.mix is None and all(layer.context is None for layer in layers_of(model, plan))
-    return plain and (gates is None or gates.dim() == 1) and model.output.weight.dtype != torch.bfloat16
+    @np.errstate(invalid="ignore", over="ignore")
+    def judge(self, tokens: Tensor, states: list[Tensor], positions: Tensor) -> Tensor:
+        x = run(self.high, array(torch.cat(states, dim=1)[0]), int(positions[0, 0]))
+        return torch.from_numpy(self.logits(self.leaving(x)))[None]
 
 
 class EmbeddingAlone:
@@ -114,11 +102,10 @@ class EmbeddingAlone:
         return self.norm(self.words[word] * self.scale + self.places[min(at, len(self.places) - 1)])
 
 
-def steps_of(
-    model: Translator, plan: Plan, gates: Tensor | None, memories: Sequence[Memory], room: int
-) -> list["LayerAlone"]:
-    each = [None] * len(plan) if gates is None else gates
-    return [LayerAlone(*given, room) for given in zip(layers_of(model, plan), each, memories)]
+def run(steps: "list[LayerAlone]", x: Array, at: int) -> Array:
+    for layer in steps:
+        x = layer.step(x, at)
+    return x
 
 
 def layers_of(model: Translator, plan: Plan) -> list[Layer]:
@@ -128,7 +115,8 @@ def layers_of(model: Translator, plan: Plan) -> list[Layer]:
 
 
 class LayerAlone:
-    """A decoder step with the keys and values that it attends to, (H, T, d) each. States are (D,)."""
+    """A decoder step with the keys and values that it attends to, (H, T, d) each. States are (D,), or (q, D) of q words
+    in a row."""
 
     def __init__(self, layer: Layer, gate: Tensor | None, memory: Memory, room: int) -> None:
         assert layer.cross is not None
@@ -148,7 +136,7 @@ class LayerAlone:
         self.said = np.empty((2, heads, room, size), self.keys.dtype)
 
     def step(self, x: Array, at: int) -> Array:
-        """One word, in place `at`."""
+        """In place `at`, and those behind it."""
         x = self.leave(x, self.listen(self.enter(x, 0), at), 0)
         x = self.leave(x, self.cross_out(attend(self.query(self.enter(x, 1)), self.keys, self.values)), 1)
         return self.leave(x, self.shrink(self.activation(self.grow(self.enter(x, 2)))), 2)
@@ -163,24 +151,34 @@ class LayerAlone:
     def listen(self, x: Array, at: int) -> Array:
         """To what was said."""
         _, heads, _, size = self.said.shape
-        query, *coming = self.qkv(x).reshape(3, heads, size)
-        self.said[:, :, at] = coming
-        keys, values = self.said[:, :, : at + 1]
-        return self.out(attend(query, keys, values))
+        query, *coming = self.qkv(x).reshape(-1, 3, heads, size).transpose(1, 2, 0, 3)
+        end = at + query.shape[1]
+        self.said[:, :, at:end] = coming
+        keys, values = self.said[:, :, :end]
+        return self.out(attend(query.transpose(1, 0, 2).reshape(x.shape), keys, values, unseen(end - at, keys.dtype)))
 
 
-def attend(query: Array, keys: Array, values: Array) -> Array:
-    """softmax(q kᵀ / √d) v of one (D,) query and (H, T, d) keys and values → (D,)."""
+def attend(query: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
+    """softmax(q kᵀ / √d) v of (D,) or (q, D) queries and (H, T, d) keys and values → as the queries. A mask, (q, q), is
+    added to the scores of the last q keys."""
     heads, _, size = keys.shape
-    scores = keys @ query.reshape(heads, size, 1)
+    scores = keys @ query.reshape(-1, heads, size).transpose(1, 2, 0)  # (H, T, q)
     scores *= size**-0.5
+    if mask is not None:
+        scores[:, -len(mask) :] += mask
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
-    return (scores.reshape(heads, 1, -1) @ values).reshape(-1)
+    return (scores.transpose(0, 2, 1) @ values).transpose(1, 0, 2).reshape(query.shape)
 
 
-# ---- modules as functions of one vector
+@cache
+def unseen(words: int, dtype: np.dtype[Any]) -> Array | None:
+    """-∞ where a key, by row, comes after a query; of one word it is nowhere."""
+    return np.tril(np.full((words, words), -np.inf, dtype), -1) if words > 1 else None
+
+
+# ---- modules as functions of one vector, or of several
 
 
 def array(tensor: Tensor) -> Array:
@@ -195,16 +193,18 @@ def head_of(model: Planned) -> Function:
 
 
 def product_of(linear: nn.Module) -> Function:
-    if isinstance(linear, (nn.Linear, BlockedLinear)):
-        return product(linear.weight, linear.bias)
-    return in_torch(linear.forward)
+    if isinstance(linear, BlockedLinear):
+        return product(linear.weight, linear.bias, in_torch(linear))
+    return product(linear.weight, linear.bias) if isinstance(linear, nn.Linear) else in_torch(linear)
 
 
-def product(weight: Tensor, bias: Tensor | None) -> Function:
+def product(weight: Tensor, bias: Tensor | None, of_several: Function | None = None) -> Function:
     matrix, shift = array(weight), 0 if bias is None else array(bias)
 
     def multiply(x: Array) -> Array:
-        found: Array = matrix @ x
+        if x.ndim > 1 and of_several:
+            return of_several(x)
+        found: Array = matrix @ x if x.ndim == 1 else x @ matrix.T
         found += shift
         return found
 
@@ -217,8 +217,10 @@ def norm_of(norm: nn.Module) -> Function:
     weight, bias, epsilon = array(norm.weight), array(norm.bias), norm.eps
 
     def normalise(x: Array) -> Array:
-        x = x - np.add.reduce(x) / len(x)
-        x *= weight / np.sqrt(x @ x / len(x) + epsilon)
+        size = x.shape[-1]
+        x = x - np.add.reduce(x, axis=-1, keepdims=True) / size
+        squares = x @ x if x.ndim == 1 else np.einsum("qd,qd->q", x, x)[:, None]
+        x *= weight / np.sqrt(squares / size + epsilon)
         x += bias
         return x
 

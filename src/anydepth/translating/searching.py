@@ -182,13 +182,16 @@ class Searcher:
     def speculate(self, asked: Asked) -> Found:
         source, max_lengths, plans, key, decoding, _ = asked
         draft, words = self.shallower("draft", asked), decoding.draft_words
-        drafter = TranslatorDrafter(self.model, plans, draft, int(max_lengths.max()) + words + 1, key).open(source)
+        room = int(max_lengths.max()) + words + 1
         settings = *self.marks, max_lengths, words, decoding.length_penalty
-        if DrafterAlone.fits(drafter):
-            with one_thread():
-                outcome = speculate(DrafterAlone(drafter, self.head_of_drafts), *settings)
-        else:
-            outcome = speculate(drafter, *settings)
+        shares = draft.layers == plans.decoder.layers[: len(draft)]
+        if shares and len(source) == 1 and not source.is_cuda:
+            begun = self.model.start(source, plans, key)
+            if DecoderAlone.fits(begun):
+                with one_thread():
+                    outcome = speculate(DrafterAlone(begun, draft, room, self.head_of_drafts), *settings)
+                return [[best] for best in outcome.found]
+        outcome = speculate(TranslatorDrafter(self.model, plans, draft, room, key).open(source), *settings)
         return [[best] for best in outcome.found]
 
     @cached_property
