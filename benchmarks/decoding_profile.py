@@ -3,7 +3,7 @@
     python benchmarks/decoding_profile.py                                    6-6, width 512: one sentence, and 32
     python benchmarks/decoding_profile.py RUN --source test.de.gz --shapes 1x1,32x1,256x5
 
-For each batch x beam: milliseconds by words allowed, from which follow what a word takes and what all else does; then,
+For each batch x beam: milliseconds by words allowed, from which, and from the words said, follow what a word takes and what all else does; then,
 from a profile of one search, what each kind of kernel takes of it, and for how long the GPU had nothing to do. Kernels
 that overlap (nn/overlap.py) are counted from the end of the one before. Without a run, a model that nobody trained.
 """
@@ -73,24 +73,27 @@ def sentences(run: anydepth.Run, args: argparse.Namespace, batch: int) -> list[l
     return run.sources(read_texts(args.source)[:batch], run.key)
 
 
-def search(run: anydepth.Run, sources: list[list[int]], settings: dict[str, Any], words: int) -> None:
+def search(run: anydepth.Run, sources: list[list[int]], settings: dict[str, Any], words: int) -> int:
+    """How many words the longest translation has, the end mark included."""
     decoding = changed(run.config.decoding, settings | {"max_length": words, "max_ratio": 1.0, "max_extra": words})
     with torch.no_grad():
-        run.search(sources, list(range(len(sources))), run.plan(), run.key, decoding)
+        found = run.search(sources, list(range(len(sources))), run.plan(), run.key, decoding)
+    return min(words, 1 + max(len(best.tokens) for best, *_ in found))
 
 
-def tell_of_words(device: torch.device, searches: dict[int, partial[None]]) -> None:
-    for work in searches.values():  # records
-        work()
+def tell_of_words(device: torch.device, searches: dict[int, partial[int]]) -> None:
+    said = {words: work() for words, work in searches.items()}  # records
     times = {words: 1000 * time for words, time in medians(device, searches, 9).items()}
     print("  ".join(f"{words} words {time:.3f} ms" for words, time in times.items()))
     for fewer, more in itertools.pairwise(WORDS):
-        each = (times[more] - times[fewer]) / (more - fewer)
-        print(f"  words {fewer + 1} to {more}: {1000 * each:.1f} us each; before them {times[fewer]:.3f} ms")
+        if said[more] > said[fewer]:
+            each = (times[more] - times[fewer]) / (said[more] - said[fewer])
+            words = f"words {said[fewer] + 1} to {said[more]}"
+            print(f"  {words}: {1000 * each:.1f} us each; before them {times[fewer]:.3f} ms")
     print(flush=True)
 
 
-def kernels_of(work: partial[None]) -> list[Kernel]:
+def kernels_of(work: partial[int]) -> list[Kernel]:
     """In the order of their starts."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         work()

@@ -211,7 +211,9 @@ class Bench:
             "ours": lambda: self.decode(batches, beam=beam),
             name: lambda: generate(model, self.run, batches, beam, form),
         }
-        several = {f"ours, {n} at once": n for n in self.args.at_once.split(",") if batch > 1 and n}
+        several = {
+            f"ours, {n} at once": n for n in self.args.at_once.split(",") if len(batches) > 1 and batch > 1 and n
+        }
         works |= {how: lambda n=n: self.decode(batches, beam=beam, at_once=int(n)) for how, n in several.items()}
         for ours in ("ours", *several):
             works[ours]()  # records; and the first of `medians` replays

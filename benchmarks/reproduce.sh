@@ -71,9 +71,9 @@ decoding() {
         anydepth words train "$here/recipes/baselines/europarl-de-en.toml" --out "$words" \
             --set tokenizer.vocabulary=16000 --set training.steps=1
     benchmark profile decoding_profile --shapes 1x1,32x1,256x5
-    benchmark decoding decoding_speed "${random[@]}" --sections rival,step,depths --out "$out/decoding.json"
-    benchmark compiled decoding_speed "${random[@]}" --sections compiled --shapes 1x1,32x1 --patience 90 \
-        --out "$out/compiled.json"
+    benchmark random decoding_speed "${random[@]}" --sections rival,step,depths --out "$out/random.json"
+    benchmark random-compiled decoding_speed "${random[@]}" --sections compiled --shapes 1x1,32x1 --patience 90 \
+        --out "$out/random-compiled.json"
     for rows in 1 5 32; do  # to compile side by side
         benchmark "tiles-$rows" tiles --rows $rows &
     done

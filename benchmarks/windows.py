@@ -12,7 +12,7 @@ Clock = Callable[[], float]
 
 
 def seconds(device: torch.device, work: Callable[[], object], clock: Clock = time.perf_counter) -> float:
-    """Of one window of work: between two events on a GPU, so that what is still queued counts too."""
+    """Of one window of work: between two events on a GPU, so that what is still queued counts too, on any stream."""
     if device.type != "cuda":
         start = clock()
         work()
@@ -21,6 +21,7 @@ def seconds(device: torch.device, work: Callable[[], object], clock: Clock = tim
     torch.cuda.synchronize()
     first.record()
     work()
+    torch.cuda.synchronize()
     last.record()
     torch.cuda.synchronize()
     return first.elapsed_time(last) / 1000

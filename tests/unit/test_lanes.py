@@ -92,7 +92,39 @@ def test_what_memory_has_no_room_for_beside_others_is_searched_by_itself(
     monkeypatch.setattr(RecordedSearches, "search", short_of_memory)
     monkeypatch.setattr(Searcher, "search", lambda self, asked: alone.append(asked) or search(self, asked))
     assert tokens(list(searcher.searches(batches, 3))) == expected
-    assert 0 < len(alone) < len(batches)
+    assert len(alone) == 1
+    assert searcher.lanes(3).most == 2  # what memory had no room for is not tried again
+    assert tokens(list(searcher.searches(batches, 3))) == expected
+    assert len(alone) == 1
+
+
+def test_what_is_not_begun_costs_the_others_nothing(searcher: Searcher) -> None:
+    plans = searcher.model.plan()
+    plain = batches_of_many_shapes(plans, SEARCHES["greedy"])
+    list(searcher.searches(plain, 2))
+    made = [set(lane.searches.made.values()) for lane in searcher.lanes(2).all]
+    rules = batches_of_many_shapes(plans, replace(SEARCHES["beam"], block_ngrams=2))
+    list(searcher.searches(rules, 2))
+    assert made == [set(lane.searches.made.values()) for lane in searcher.lanes(2).all]
+
+
+def test_a_sentence_alone_gets_the_memory_of_all_that_was_recorded(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = batches_of_many_shapes(searcher.model.plan(), SEARCHES["greedy"])
+    list(searcher.searches(batches, 2))
+    alone, play = batches[0].some(slice(2, 3)), RecordedSearches.search
+    expected, lanes, tried = tokens([searcher.grow(alone)]), searcher.lanes(2), [0]
+
+    def short_of_memory(self: RecordedSearches, *given: Any) -> Playing:
+        tried[0] += 1
+        if any(lane.searches.made for lane in lanes.all):
+            raise torch.OutOfMemoryError
+        return (yield from play(self, *given))
+
+    monkeypatch.setattr(RecordedSearches, "search", short_of_memory)
+    assert tokens([searcher.search(alone)]) == expected
+    assert tried == [2]
 
 
 def test_after_an_error_the_lanes_are_free_again(searcher: Searcher) -> None:

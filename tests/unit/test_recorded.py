@@ -1,7 +1,9 @@
 """Searches of a fixed shape, one after the other in the same places. (That recorded ones are those not recorded is
 tested on a GPU: tests/parity/test_recorded_search.py.)"""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +134,21 @@ def test_a_batch_that_memory_cannot_hold_is_searched_in_parts(monkeypatch: pytes
     ):
         searcher.search(Asked(source[4:6], limits[:2], plans, "", beam, range(2)))
     assert searcher.too_many == 1  # a single sentence that does not fit either says nothing new
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_what_is_forgotten_is_free(name: str) -> None:
+    model = talkative_translator(PrefixConfig())
+    searcher, source, limits = Searcher(model, MARKS), random_batch([(3, 2)] * 2).source, torch.tensor([3, 4])
+    searcher.replay(Asked(source, limits, model.plan(), "", SEARCHES[name]))
+    held = [weakref.ref(room) for room in searcher.recorded.rooms.rooms]
+    assert all(room() is not None for room in held)
+    gc.disable()  # so that nothing but forgetting can have freed them
+    try:
+        searcher.forget()
+        assert not [room for room in held if room() is not None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -33,6 +33,8 @@ class UnderWay(Generic[Item]):
     def __init__(self, item: Item, lane: Lane, playing: Playing | None) -> None:
         self.item, self.lane, self.playing = item, lane, playing
         self.found: Found | None = None
+        self.short = False
+        """Whether it is over for want of memory."""
 
     @property
     def failed(self) -> bool:
@@ -49,12 +51,14 @@ class UnderWay(Generic[Item]):
         except StopIteration as end:
             self.playing, self.found = None, end.value
         except torch.OutOfMemoryError:
-            self.playing = None
+            self.playing, self.short = None, True
 
 
 class Lanes:
     def __init__(self, device: torch.device, count: int) -> None:
         self.all = [Lane(device) for _ in range(count)]
+        self.most = count
+        """Lanes in use at a time: fewer where memory was short."""
 
     @torch.no_grad()
     def search(
@@ -64,14 +68,15 @@ class Lanes:
         alone: Callable[[Item], Found],
     ) -> Iterator[Found]:
         """What is found for each item, in order; each is asked for when there is a lane for it. What `begin` does not
-        begin, or memory has no room for beside others, is searched `alone`, when all others are done."""
+        begin, or memory has no room for beside others, is searched `alone`, when all others are done. In the second
+        case all that the lanes have recorded is forgotten before, and from then on one lane fewer is used."""
         waiting = deque[UnderWay[Item]]()
         """To be given back; the first of them goes on, or nothing does."""
         for item in items:
             busy = [each.lane for each in waiting if each.playing]
             lane = next(lane for lane in self.all if lane not in busy)
             waiting.append(UnderWay(item, lane, begin(item, lane.searches)))
-            self.play(waiting, len(self.all) - 1, alone)
+            self.play(waiting, self.most - 1, alone)
             yield from done(waiting)
         self.play(waiting, 0, alone)
         yield from done(waiting)
@@ -82,7 +87,9 @@ class Lanes:
             for each in waiting:
                 each.turn()
             if not going:
-                self.forget()
+                if any(each.short and each.failed for each in waiting):
+                    self.forget()
+                    self.most = max(1, self.most - 1)
                 for each in waiting:
                     each.found = alone(each.item) if each.failed else each.found
 

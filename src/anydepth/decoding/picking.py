@@ -345,7 +345,7 @@ def settle_kernel(
     goes_on = (number + 1 < count) & (drafted == word) & (word != eos)
     kept = tl.min(tl.where(goes_on, COUNT, number), 0) + 1  # up to the first that is another, which is kept as well
     kept = tl.minimum(kept, limit - length) * runs
-    tl.store(tokens + row * token_row + length + number, word, mask=real & (runs > 0))
+    tl.store(tokens + row * token_row + length + number, word, mask=number < count * runs)
     gained = tl.load(gains + row * count + number, mask=number < kept, other=0.0)
     gained_so_far = tl.load(totals + row) + tl.sum(gained, 0)
     tl.store(totals + row, gained_so_far)

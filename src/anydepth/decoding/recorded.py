@@ -9,6 +9,7 @@ in and its words out. On a CPU the same code runs without being recorded, which 
 Whoever plays a search may do something else between its steps, such as playing another (decoding/lanes.py).
 """
 
+import gc
 import math
 import weakref
 from collections import OrderedDict, deque
@@ -176,7 +177,9 @@ class RecordedSearches:
         """Gives back all memory. What comes is recorded in another pool: one whose graphs are gone cannot be used."""
         if self.device.type == "cuda":  # the step after the last search's last may still write to it
             torch.cuda.synchronize(self.device)
-        self.made.clear()
+        if self.made:
+            self.made.clear()
+            gc.collect()  # slots and their cache refer to each other
         self.rooms = SharedRooms()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -2,9 +2,9 @@
 
 With few words, a step reads every weight once and waits for one kernel after the other. Norms, activations and residual
 additions are therefore parts of the products beside them, and attention writes its own cache: a decoder layer takes
-eight kernels instead of eighteen, and seven where there is one short source (nn/folded_source.py). What they compute is
-rounded where single kernels would round it. Up to four or five words are multiplied one by one, by warps that have a
-few columns each: tensor cores take sixteen words, and operands that go through shared memory.
+eight kernels instead of eighteen, and seven where there is one short source (nn/folded_source.py). Where no source is
+folded, what they compute is rounded where single kernels would round it. Up to four or five words are multiplied one by
+one, by warps that have a few columns each: tensor cores take sixteen words, and operands that go through shared memory.
 
 Kernels overlap (nn/overlap.py): a product reads all but the states before it waits for these. Attention is in
 nn/word_attention.py.
@@ -411,7 +411,7 @@ def project_kernel(
     if BIAS:
         shift = tl.load(bias + column, mask=column < columns, other=0.0, cache_modifier=FRESH).to(tl.float32)[None, :]
     if GATE:
-        factor = tl.load(gate).to(kind).to(tl.float32)
+        factor = tl.load(gate, cache_modifier=FRESH).to(kind).to(tl.float32)
     if ADD:
         at = row[:, None] * columns + column[None, :]
         before = tl.load(residual + at, mask=real, other=0.0, cache_modifier=FRESH).to(tl.float32)

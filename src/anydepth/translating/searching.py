@@ -93,8 +93,10 @@ class Searcher:
 
     def forget(self) -> None:
         """Gives back the memory of all that was recorded."""
-        self.recorded.forget()
+        for lane in (lane for lanes in self.known_lanes.values() for lane in lanes.all):
+            lane.searches.forget()
         self.known_lanes.clear()
+        self.recorded.forget()
 
     def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
         """What each batch finds, in order. Of those that can be replayed, so many, at least two, go at a time."""
@@ -105,16 +107,18 @@ class Searcher:
         return self.lanes(at_once).search(batches, begin, self.search)
 
     def search(self, asked: Asked) -> Found:
-        """What does not fit into the device's memory is searched half by half, and later batches as large as well."""
-        if len(asked.source) == 1 or asked.places < self.too_many:
+        """What does not fit into the device's memory is searched half by half, and later batches as large as well. A
+        sentence alone is tried again with the memory of all that was recorded before."""
+        alone = len(asked.source) == 1
+        for _ in range(2 if alone else int(asked.places < self.too_many)):
             try:
                 return self.replay(asked) if self.records(asked) else self.grow(asked)
             except torch.OutOfMemoryError:
                 self.too_many = min(asked.places, self.too_many)
-            self.recorded.forget()  # only now: while an error is handled, what failed still holds its memory
-            if len(asked.source) == 1:
-                lengths = f"{asked.source.shape[1]} tokens, its translation may have {int(asked.max_lengths)}"
-                raise UserError(f"{self.device} has too little memory left for a sentence of {lengths}")
+            self.forget()  # only now: while an error is handled, what failed still holds its memory
+        if alone:
+            lengths = f"{asked.source.shape[1]} tokens, its translation may have {int(asked.max_lengths)}"
+            raise UserError(f"{self.device} has too little memory left for a sentence of {lengths}")
         return [found for half in asked.halves for found in self.search(half)]
 
     def grow(self, asked: Asked) -> Found:
