@@ -3,9 +3,10 @@
     python benchmarks/decoding_profile.py                                    6-6, width 512: one sentence, and 32
     python benchmarks/decoding_profile.py RUN --source test.de.gz --shapes 1x1,32x1,256x5
 
-For each batch x beam: milliseconds by words allowed, from which, and from the words said, follow what a word takes and what all else does; then,
-from a profile of one search, what each kind of kernel takes of it, and for how long the GPU had nothing to do. Kernels
-that overlap (nn/overlap.py) are counted from the end of the one before. Without a run, a model that nobody trained.
+For each batch x beam: milliseconds by words allowed, from which, and from the words said, follow what a word takes and
+what all else does; then, from a profile of one search, what each kind of kernel takes of it, and for how long the GPU
+had nothing to do. Kernels that overlap (nn/overlap.py) are counted from the end of the one before. Without a run, a
+model that nobody trained.
 """
 
 import argparse
