@@ -64,9 +64,8 @@ class Slot:
 
     def reorder(self, rows: Tensor, sentences_change: bool) -> None:
         if self.keys is not None and self.values is not None:
-            # only what is filled; the buffers grow again with the next word
-            self.keys = self.keys[:, : self.length].index_select(0, rows)
-            self.values = self.values[:, : self.length].index_select(0, rows)
+            # with the room behind what is filled: to make it anew for every word of a beam costs more than to copy it
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
         if sentences_change:
             self.memory.reorder(rows)
             self.context.reorder(rows)
