@@ -360,7 +360,7 @@ class Run:
     @property
     def preparations(self) -> int:
         """What searches have made so far that the next need not: weights in their precision, CUDA graphs."""
-        return len(self.searchers) + sum(searcher.recordings for searcher in self.searchers.values())
+        return len(self.searchers) + sum(searcher.preparations for searcher in self.searchers.values())
 
     def forget_recordings(self) -> None:
         """Gives back the memory of searches that will not be made again."""

@@ -216,6 +216,11 @@ def test_other_devices_are_refused(precision: Precision) -> None:
 def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
     trained = talkative_translator().float()
     model = for_searching(trained, "float32")
+    searcher, source = Searcher(model, MARKS), sentences()[-1]
+    for rows, prepared in ((2, 0), (1, 1), (1, 1)):
+        batch = source.expand(rows, -1)
+        searcher.grow(Asked(batch, torch.tensor([3] * rows), model.plan(), "", SEARCHES["greedy"], range(rows)))
+        assert searcher.preparations == prepared
     first, same = model.decoder.layers[0], trained.decoder.layers[0]
     assert first.attention.qkv.weight.stride() == (1, 48)
     assert first.attention.out.weight.stride() == (1, 16)

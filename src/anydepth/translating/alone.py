@@ -25,7 +25,7 @@ from anydepth.nn.embeddings import Embedding
 from anydepth.nn.layers import Layer
 from anydepth.plan import Plan
 from anydepth.planned import Planned
-from anydepth.translating.precision import BlockedLinear
+from anydepth.translating.precision import Float32Linear
 
 Array = NDArray[Any]
 Function = Callable[[Array], Array]
@@ -193,8 +193,8 @@ def head_of(model: Planned) -> Function:
 
 
 def product_of(linear: nn.Module) -> Function:
-    if isinstance(linear, BlockedLinear):
-        return product(linear.weight, linear.bias, in_torch(linear))
+    if isinstance(linear, Float32Linear):
+        return product(linear.weight, linear.bias, in_torch(linear.several))
     return product(linear.weight, linear.bias) if isinstance(linear, nn.Linear) else in_torch(linear)
 
 

@@ -25,10 +25,10 @@ def for_searching(model: Translator, precision: Precision) -> Translator:
     device = model.output.weight.device
     on_cpu = device.type == "cpu"
     if precision == "float32":
-        return read_by_column(in_blocks(shared_copy(model))) if on_cpu else model
+        return packed(shared_copy(model), Float32Linear) if on_cpu else model
     if precision == "bfloat16":
         rounded = copy.deepcopy(model).bfloat16()
-        return in_blocks(rounded) if on_cpu else rounded
+        return packed(rounded, BlockedLinear) if on_cpu and bfloat16_packs() else rounded
     check_kernels(precision, device)
     return packed(shared_copy(model), Float16Linear if precision == "float16" else Int8Linear)
 
@@ -39,37 +39,35 @@ def shared_copy(model: Translator) -> Translator:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def read_by_column(model: Translator) -> Translator:
-    """In memory, the decoder's matrices with at least as many rows as columns stand column by column. OpenBLAS
-    multiplies a word by such a matrix in 0.54 to 0.77 of the time, MKL in 0.45 to 0.8 (AMD Zen 4, width 512); by one
-    with fewer rows they take 1.2 and 1.4 times as long."""
-    model.head = model.head or output_layer(model)
-    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, (nn.Linear, BlockedLinear))]
-    weights = [part.weight for part in parts]
-    by_column = [len(weight) >= weight.shape[1] for weight in weights]
-    matrices = on_large_pages([weight.t() if tall else weight for weight, tall in zip(weights, by_column)])
+def read_by_column(model: Translator) -> bool:
+    """In memory, the decoder's matrices with at least as many rows as columns are to stand column by column, for single
+    words. OpenBLAS multiplies one by such a matrix in 0.54 to 0.77 of the time, MKL in 0.45 to 0.8 (AMD Zen 4, width
+    512); by one with fewer rows they take 1.2 and 1.4 times as long. Whether there were any in float32."""
+    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, Float32Linear)]
+    by_column = [len(part.weight) >= part.weight.shape[1] for part in parts]
+    matrices = on_large_pages([part.weight.t() if tall else part.weight for part, tall in zip(parts, by_column)])
     for part, tall, matrix in zip(parts, by_column, matrices):
-        part.weight = constant(matrix.t() if tall else matrix)
-    return model
+        part.weight = matrix.t() if tall else matrix
+    return bool(parts)
 
 
 def on_large_pages(matrices: list[Tensor]) -> list[Tensor]:
     """Copies that stand one after the other, on pages of 2 MB where the system has them: of small ones, a word would
     look up 30,000 on its way through all weights (a tenth of its time)."""
-    sizes, dtype = [matrix.numel() for matrix in matrices], matrices[0].dtype
-    flat = large_pages(sum(sizes), dtype) if hasattr(mmap, "MADV_HUGEPAGE") else torch.empty(sum(sizes), dtype=dtype)
+    sizes = [matrix.numel() for matrix in matrices]
+    flat = large_pages(sum(sizes)) if matrices and hasattr(mmap, "MADV_HUGEPAGE") else torch.empty(sum(sizes))
     parts = flat[: sum(sizes)].split(sizes)
     return [part.view(matrix.shape).copy_(matrix.detach()) for part, matrix in zip(parts, matrices)]
 
 
-def large_pages(numbers: int, dtype: torch.dtype) -> Tensor:
-    """Room for so many at least, which is given back with its last tensor."""
+def large_pages(numbers: int) -> Tensor:
+    """Room for so many in float32 at least, which is given back with its last tensor."""
     page = 2 << 20
-    size = -(-numbers * dtype.itemsize // page) * page
+    size = -(-4 * numbers // page) * page
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without large pages has small ones
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype)
+    return torch.frombuffer(memory, dtype=torch.float32)
 
 
 def packed(model: Translator, pack: Callable[[nn.Linear], nn.Module]) -> Translator:
@@ -100,29 +98,36 @@ def constant(tensor: Tensor) -> nn.Parameter:
 # ---- packed weights
 
 
-def in_blocks(model: Translator) -> Translator:
-    """Where oneDNN is there for it."""
-    known = torch.backends.mkldnn.is_available() and model.output.weight.dtype in (torch.float32, torch.bfloat16)
-    if known and model.output.weight.dtype == torch.bfloat16:
-        known = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return packed(model, BlockedLinear) if known else model
-
-
 class BlockedLinear(nn.Module):
-    """A projection whose weights stand in the blocks that oneDNN reads. In bfloat16 they would otherwise be put in that
-    order for every word anew. In float32, PyTorch would leave the product to MKL, which takes 2.3 to 2.8 times as long
-    for 2 to 320 rows on an AMD Zen 4."""
+    """A projection whose weights stand in the blocks that oneDNN reads; otherwise they would be put in that order for
+    every word anew."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.bias = linear.bias
-        self.weight = linear.weight.detach()
-        """As it was, for single words."""
-        self.blocks = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")
         return found
+
+
+class Float32Linear(nn.Module):
+    """The same, where PyTorch would leave the product to MKL, which takes 2.3 to 2.8 times as long for 2 to 320 rows on
+    an AMD Zen 4; and the weights by themselves, for single words."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight.detach(), linear.bias
+        self.several = BlockedLinear(linear) if torch.backends.mkldnn.is_available() else linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.several(x)
+        return found
+
+
+def bfloat16_packs() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def has_fbgemm() -> bool:

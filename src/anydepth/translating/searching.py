@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -22,7 +23,7 @@ from anydepth.translating.alone import DecoderAlone, DrafterAlone, one_thread
 from anydepth.translating.beams import TranslatorBeams
 from anydepth.translating.confident import ConfidentDecoder
 from anydepth.translating.drafter import TranslatorDrafter
-from anydepth.translating.precision import rough_head
+from anydepth.translating.precision import read_by_column, rough_head
 from anydepth.translating.reading import recordable
 
 RECORD = True
@@ -86,10 +87,11 @@ class Searcher:
         return self.known_lanes[count]
 
     @property
-    def recordings(self) -> int:
-        """Graphs made so far."""
+    def preparations(self) -> int:
+        """What was made so far that later searches use again: graphs; on a CPU, weights in other layouts."""
         lanes = (lane.searches for lanes in self.known_lanes.values() for lane in lanes.all)
-        return sum(searches.recordings for searches in (self.recorded, *lanes))
+        layouts = len(vars(self).keys() & {"columns", "head_of_drafts"})
+        return layouts + sum(searches.recordings for searches in (self.recorded, *lanes))
 
     def forget(self) -> None:
         """Gives back the memory of all that was recorded."""
@@ -131,7 +133,7 @@ class Searcher:
             return decode(self.confident(asked), *self.marks, max_lengths, decoding, numbers)
         begun = self.model.start(source, plans, key)
         if decoding.beam == 1 and decoding.plain and DecoderAlone.fits(begun):
-            with one_thread():
+            with self.alone():
                 decoder = DecoderAlone(begun, int(max_lengths))
                 return decode(decoder, *self.marks, max_lengths, decoding, numbers)
         return decode(begun, *self.marks, max_lengths, decoding, numbers)
@@ -192,11 +194,23 @@ class Searcher:
         if shares and len(source) == 1 and not source.is_cuda:
             begun = self.model.start(source, plans, key)
             if DecoderAlone.fits(begun):
-                with one_thread():
+                with self.alone():
                     outcome = speculate(DrafterAlone(begun, draft, room, self.head_of_drafts), *settings)
                 return [[best] for best in outcome.found]
         outcome = speculate(TranslatorDrafter(self.model, plans, draft, room, key).open(source), *settings)
         return [[best] for best in outcome.found]
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For one sentence on a CPU."""
+        assert self.columns is not None
+        with one_thread():
+            yield
+
+    @cached_property
+    def columns(self) -> bool:
+        """Makes them, the first time."""
+        return read_by_column(self.model)
 
     @cached_property
     def head_of_drafts(self) -> nn.Module | None:
