@@ -309,6 +309,17 @@ def test_a_budget_alone_is_not_enough(run: Run) -> None:
         run.translate(TEXTS, beam=1, budget_ms=20)
 
 
+def test_drafts_that_a_damaged_calibration_would_tell(run: Run) -> None:
+    expected = run.translate(TEXTS, beam=1)
+    assert run.translate(TEXTS, beam=1, speculate=True) == expected  # no calibration, nothing to say
+    assert run.folder
+    (run.folder / "calibration.json").write_text("{")
+    run.guides.clear()
+    with pytest.warns(UserWarning, match=r"at depth 2-2: .*calibration.json is damaged") as told:
+        assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
+    assert len(told) == 1
+
+
 def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bool, int, int, int]] = []
     search = Run.search
@@ -329,7 +340,9 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     seen.clear()
     assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
     assert seen == [(True, 1, 6, 1)] * 5
-    with pytest.warns(UserWarning, match=r"at depth 1-2: drafts were calibrated at 2-2 \(.* --drafts-at 1-2\)"):
+    with pytest.warns(
+        UserWarning, match=r"at depth 1-2: .* at 2-2: run anydepth calibrate .* --beam 1 --drafts-at 1-2"
+    ):
         assert run.translate(TEXTS, "1-2", beam=1, speculate=True) == run.translate(TEXTS, "1-2", beam=1)
     assert [each[:3] for each in seen[-2:]] == [(True, 1, 4), (False, 1, 4)]
     with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 and batch 8"):
@@ -337,6 +350,8 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     assert seen.pop()[0] is False
     assert run.translate(TEXTS, beam=1, speculate=True, batch=8, draft_words=2) == expected
     assert seen.pop() == (True, 1, 2, 5)
+    assert run.folder
+    (run.folder / "calibration.json").unlink()
     calibrated(run, made=calibration(times(SPEEDS), tried[:1]))
     with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 no batch of more than 1 was calibrated"):
         assert run.translate(TEXTS, beam=1, speculate=True, batch=8) == expected

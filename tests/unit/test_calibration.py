@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 
@@ -288,9 +288,25 @@ def test_the_file_keeps_other_machines(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("{")
     with pytest.raises(UserError, match=r"calibration.json is damaged"):
         read_calibrations(tmp_path / NAME)
+    damaged = asdict(replace(newer, timings=[replace(timing(), slope="a")]))
+    (tmp_path / NAME).write_text(json.dumps({"schema": 1, "calibrations": [damaged]}))
+    with pytest.raises(UserError, match=r"damaged \(timings.0.slope .*valid number"):
+        read_calibrations(tmp_path / NAME)
     (tmp_path / NAME).write_text(json.dumps({"schema": 2}))
     with pytest.raises(UserError, match="schema 2, expected 1"):
         read_calibrations(tmp_path / NAME)
+
+
+def test_what_is_not_measured_again_is_kept(tmp_path: Path) -> None:
+    def drafts(depth: str, plain: float) -> Speculation:
+        return Speculation(depth=depth, batch=1, plain=plain, drafts=[Draft(draft=1, draft_words=2, ms=1.0)])
+
+    old = [timing("6-6", 1), timing("6-6", 8), timing("6-1", 1)]
+    keep(calibration(old, [drafts("6-6", 2.0), drafts("6-3", 2.0)]), tmp_path)
+    keep(calibration([timing("6-6", 1, base=3.0)], [drafts("6-3", 5.0)]), tmp_path)
+    (merged,) = read_calibrations(tmp_path / NAME)
+    assert merged.timings == [*old[1:], timing("6-6", 1, base=3.0)]
+    assert merged.speculation == [drafts("6-6", 2.0), drafts("6-3", 5.0)]
 
 
 def test_calibrations_that_end_at_once_are_all_kept(tmp_path: Path) -> None:

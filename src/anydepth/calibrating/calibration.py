@@ -9,14 +9,15 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from anydepth.config_reader import adapter
 from anydepth.decoding.decoder import Precision
 from anydepth.errors import UserError
 from anydepth.evaluation.grid import machine
@@ -92,6 +93,9 @@ class Speculation:
         """The fastest setting, or none where plain search is as fast."""
         fastest = min(self.drafts, key=lambda one: one.ms)
         return fastest if self.plain >= LEAST_GAIN * fastest.ms else None
+
+
+Measured = TypeVar("Measured", Timing, Speculation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,27 +234,34 @@ def read_calibrations(file: Path) -> list[Calibration]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
             raise UserError(f"{file} has schema {content['schema']}, expected {SCHEMA}: delete it and calibrate again")
-        return [calibration_from(one) for one in content["calibrations"]]
+        return [adapter(Calibration).validate_python(one) for one in content["calibrations"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged ({error}): delete it and calibrate again") from None
-
-
-def calibration_from(content: dict[str, Any]) -> Calibration:
-    timings = [Timing(**one | {"lengths": [Length(**each) for each in one["lengths"]]}) for one in content["timings"]]
-    speculation = [
-        Speculation(**one | {"drafts": [Draft(**each) for each in one["drafts"]]}) for one in content["speculation"]
-    ]
-    return Calibration(**content | {"timings": timings, "speculation": speculation})
+        what = " ".join(str(error).split("\n")[1:3]) or error  # pydantic tells how many, then where and what
+        raise UserError(f"{file} is damaged ({what}): delete it and calibrate again") from None
 
 
 def keep(calibration: Calibration, folder: Path) -> Path:
-    """Adds it to those beside the run; one of the same origin is replaced."""
+    """Adds it to those beside the run; of one of the same origin, what was not measured again is kept."""
     file = folder / NAME
     with locked(folder, if_possible=True):  # what another process adds meanwhile stays
-        others = [one for one in read_calibrations(file) if one.origin != calibration.origin]
+        known = read_calibrations(file)
+        for one in (one for one in known if one.origin == calibration.origin):
+            calibration = replace(
+                calibration,
+                timings=renewed(one.timings, calibration.timings),
+                speculation=renewed(one.speculation, calibration.speculation),
+            )
+        others = [one for one in known if one.origin != calibration.origin]
         content = {"schema": SCHEMA, "calibrations": [asdict(one) for one in (*others, calibration)]}
         write_atomically(file, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     return file
+
+
+def renewed(old: list[Measured], new: list[Measured]) -> list[Measured]:
+    """By depth and batch size."""
+    again = {(one.depth, one.batch) for one in new}
+    kept = [one for one in old if (one.depth, one.batch) not in again]
+    return kept + new
 
 
 def find_calibration(run: "Run", beam: int, key: str = "", precision: Precision | None = None) -> Calibration:

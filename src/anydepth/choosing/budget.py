@@ -1,6 +1,7 @@
 """Which depth for how much time: quality from the depth grid (`anydepth evaluate`), time from the calibration."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,6 +164,16 @@ class Guide:
     beam: int
     key: str
     precision: Precision
+
+    def warn(self, message: str) -> None:
+        """Once."""
+        if message not in self.warned:
+            self.warned.add(message)
+            warnings.warn(message, stacklevel=3)
+
+    @cached_property
+    def warned(self) -> set[str]:
+        return set()
 
     @cached_property
     def calibration(self) -> Calibration:

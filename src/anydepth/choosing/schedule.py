@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
+from anydepth.calibrating.calibration import NAME, command
 from anydepth.choosing.budget import Chosen, Guide, Options
 from anydepth.data.sources import batches
 from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
@@ -121,19 +122,33 @@ def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, gui
         if decoding.draft not in shallower:
             others = f" (a draft can have {', '.join(map(str, shallower))})" if shallower else ""
             reason = f"depth {depth} has no shallower exit with {decoding.draft} decoder layers{others}"
-            return without_drafts(decoding, reason)
-        if guide.calibrated and (tried := {one.depth for one in guide.calibrated.speculation}):
-            elsewhere = f"drafts were calibrated at {', '.join(sorted(tried))} (anydepth calibrate --drafts-at {depth})"
-            warnings.warn(f"speculation may be slower than plain search at depth {depth}: {elsewhere}", stacklevel=2)
+            return without_drafts(decoding, reason, guide)
+        if why := why_uncalibrated(depth, guide):
+            guide.warn(f"speculation may be slower than plain search at depth {depth}: {why}")
         return decoding
     if found.best and sentences <= found.batch:
         return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
     if sentences > found.batch:
-        return without_drafts(decoding, f"at depth {depth} no batch of more than {found.batch} was calibrated")
+        return without_drafts(decoding, f"at depth {depth} no batch of more than {found.batch} was calibrated", guide)
     where = f"at depth {depth} and batch {found.batch}"
-    return without_drafts(decoding, f"{where} plain search was as fast when calibrated")
+    return without_drafts(decoding, f"{where} plain search was as fast when calibrated", guide)
 
 
-def without_drafts(decoding: DecodingConfig, reason: str) -> DecodingConfig:
-    warnings.warn(f"speculation is off: {reason}", stacklevel=2)
+def why_uncalibrated(depth: str, guide: Guide) -> str:
+    """Nothing to say of a run that never was."""
+    if guide.calibrated:
+        tried = {one.depth for one in guide.calibrated.speculation}
+        again = f"{command(guide.run, guide.calibrated.origin)} --drafts-at {depth}"
+        return f"drafts were calibrated at {', '.join(sorted(tried))}: run {again}" if tried else ""
+    if not (guide.run.folder and (guide.run.folder / NAME).exists()):
+        return ""
+    try:
+        guide.calibration  # noqa: B018
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def without_drafts(decoding: DecodingConfig, reason: str, guide: Guide) -> DecodingConfig:
+    guide.warn(f"speculation is off: {reason}")
     return replace(decoding, speculate=False)

@@ -6,13 +6,15 @@ V words.
 
 import dataclasses
 import math
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import cache
+from typing import Any, Literal, NamedTuple, Protocol, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from anydepth.config_class import config
+from anydepth.config_reader import Problems, build
 from anydepth.decoding import picking
 from anydepth.errors import UserError
 from anydepth.nn.packed_attention import available
@@ -156,13 +158,24 @@ class DecodingConfig:
 def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:
     """With other values for some settings; None keeps the run's own."""
     given = {name: value for name, value in settings.items() if value is not None}
-    known = [field.name for field in dataclasses.fields(DecodingConfig)]
-    for name in given.keys() - set(known):
+    known = kinds()
+    for name in given.keys() - known.keys():
         raise UserError(f"{name}: no such decoding setting; there are {', '.join(known)}")
+    problems: Problems = {}
+    for name, value in given.items():
+        build(known[name], value, name, problems)
+    if problems:
+        raise UserError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
     try:
         return dataclasses.replace(decoding, **given)
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+@cache
+def kinds() -> dict[str, Any]:
+    """Of all settings."""
+    return {field.name: get_type_hints(DecodingConfig)[field.name] for field in dataclasses.fields(DecodingConfig)}
 
 
 def _require(holds: bool, setting: str, expected: str, value: object) -> None:
