@@ -430,5 +430,10 @@ def check_asked(texts: Sequence[str], depth: str | None) -> None:
     """A single text is a sequence of texts, too: its characters. A depth may look like a number."""
     if isinstance(texts, str):
         raise UserError(f"texts: expected a list, such as [{texts[:20]!r}], not a single text")
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TextError(number, f"expected a text, not {type(text).__name__} {text!r:.40}")
     if not isinstance(depth, str | None):
-        raise UserError(f"depth: expected a text, such as {str(depth)!r} or '6-2', not {type(depth).__name__} {depth}")
+        raise UserError(
+            f"depth: expected a text, such as '6-2' (a classifier: '6'), not {type(depth).__name__} {depth}"
+        )

@@ -18,6 +18,7 @@ from conftest import Cli
 from anydepth.errors import UserError
 from anydepth.files import write_atomically
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "model"
 RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = """
 [data]
@@ -419,3 +420,9 @@ def test_an_empty_config_is_no_run_of_defaults(tmp_path: Path, complaint: Callab
         said = complaint(command, tmp_path / "run")
         assert said == f"{tmp_path}/run/config.toml is empty, but a run keeps all its settings there: " \
             "restore it, or train again"  # fmt: skip
+
+
+def test_output_that_is_closed_is_one_line() -> None:
+    command = f"echo 'the first of May' | {sys.executable} -m anydepth translate {GOLDEN} --device cpu >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "anydepth: Bad file descriptor\n")

@@ -292,7 +292,8 @@ def test_a_budget_alone_is_not_enough(run: Run) -> None:
     calibrated(run)
     for settings, message in (
         ({"depth": "2-2"}, "depth 2-2: a budget chooses the depth"),
-        ({"budget_ms": -3.0}, "budget_ms: expected above 0, not -3"),
+        ({"budget_ms": -3.0}, "budget_ms: expected a number above 0, not -3.0"),
+        ({"budget_ms": "20"}, "budget_ms: expected a number above 0, not '20'"),
         ({"sample": True}, "time of sampling is not calibrated"),
         ({"beam": 4}, r"beam 1, not 4: run anydepth calibrate"),
     ):

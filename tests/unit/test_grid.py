@@ -135,13 +135,18 @@ def test_outputs_that_do_not_fit_the_references_are_named(tmp_path: Path) -> Non
 def test_another_question_starts_anew(
     tmp_path: Path, changed: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_grid(Toy(), tmp_path, ["1-1", "2-2"])
+    earlier = run_grid(Toy(), tmp_path, ["1-1", "2-2"])
+    output = (tmp_path / "outputs" / "1-1.txt").read_text()
     run = changed.pop("run", Toy())
     grid = run_grid(run, tmp_path, ["2-2"], **changed)
     assert run.decoded == ["2-2"]
     assert len(grid["cells"]) == 1
     assert not (tmp_path / "outputs" / "1-1.txt").exists()
-    assert "grid.json: scores of other weights, settings or another test set are replaced" in capsys.readouterr().err
+    before = tmp_path / "evaluated-before"
+    assert f"scores of other weights, settings or another test set are in {before} now" in capsys.readouterr().err
+    assert json.loads((before / "grid.json").read_text()) == earlier
+    assert (before / "outputs" / "1-1.txt").read_text() == output
+    assert (before / "statistics" / "1-1.npz").exists()
 
 
 def test_unknown_weights_are_never_taken_for_the_same(tmp_path: Path) -> None:

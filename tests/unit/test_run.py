@@ -125,8 +125,25 @@ def test_mistakes_are_named(run: Run, arguments: dict, message: str) -> None:
 def test_a_single_text_is_not_taken_for_its_characters(run: Run) -> None:
     with pytest.raises(UserError, match=r"texts: expected a list, such as \['one two'\], not a single text"):
         run.translate("one two")
-    with pytest.raises(UserError, match=r"depth: expected a text, such as '3' or '6-2', not int 3"):
+    with pytest.raises(UserError, match=r"depth: expected a text, such as '6-2' \(a classifier: '6'\), not int 3"):
         run.translate(["one two"], 3)
+    with pytest.raises(UserError, match=r"line 2: expected a text, not NoneType None"):
+        run.translate(["one two", None])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "fp16"}, "precision: expected one of 'float32', 'bfloat16', 'float16', 'int8', got the text"),
+        ({"beam": "4"}, "beam: expected an integer, got the text '4'"),
+        ({"beam": 2.5}, "beam: expected an integer, got the number 2.5"),
+        ({"speculate": "no"}, "speculate: expected true or false, got the text 'no'"),
+        ({"length_penalty": "a", "seed": True}, "length_penalty: expected a number, .*; seed: expected an integer"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(run: Run, settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        run.translate(TEXTS, **settings)
 
 
 def test_too_long_a_text_is_named_by_its_line(run: Run) -> None:

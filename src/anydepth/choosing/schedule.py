@@ -84,8 +84,8 @@ def within_budget(
 def check_budget(decoding: DecodingConfig, choice: Choice, budget_ms: float) -> None:
     if choice.depth not in (None, AUTO):
         raise UserError(f"depth {choice.depth}: a budget chooses the depth; give one of the two")
-    if budget_ms <= 0:
-        raise UserError(f"budget_ms: expected above 0, not {budget_ms:g}")
+    if not isinstance(budget_ms, int | float) or not budget_ms > 0:
+        raise UserError(f"budget_ms: expected a number above 0, not {budget_ms!r}")
     if decoding.sample:
         raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
 

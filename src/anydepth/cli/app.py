@@ -52,13 +52,15 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write here. D
 Depth = Annotated[str | None, typer.Option(metavar="E-D", help="Depth, such as 6-2. Default: the deepest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What a write can meet that is nobody's mistake in here; such errors often do not know their file."""
 
 
 def main() -> None:
     """The entry point: mistakes become one line, Ctrl-C exit code 130."""
     warnings.showwarning = lambda message, *_: print(f"anydepth: warning: {message}", file=sys.stderr)
+    if sys.stdout is None:  # closed by the shell: whoever writes to it learns so
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # as all text we read is, whatever the locale

@@ -27,7 +27,7 @@ from anydepth.depth.perword import PerWord
 from anydepth.encoder_models import Classifier
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.grid import Progress, machine, say_replaced
+from anydepth.evaluation.grid import Progress, machine, set_aside
 from anydepth.evaluation.labels import accuracy, interval, macro_f1
 from anydepth.evaluation.texts import say_skipped
 from anydepth.files import write_atomically
@@ -74,7 +74,7 @@ def evaluate_labels(
     say_skipped(store.skips for store in stores)
     cells, left = measured_before(out / "grid.json", settings)
     if not cells:
-        say_replaced(out / "grid.json")
+        set_aside(out)
     model = run.classifier
     right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
     write_labels(out / "outputs" / "reference.txt", right, model)

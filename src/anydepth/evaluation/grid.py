@@ -8,6 +8,7 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ Decode = Callable[..., list[str]]
 """Texts, depth, beam and batch → outputs."""
 
 WARM_UP_SENTENCES = 8
+BEFORE = "evaluated-before"
+"""Where an earlier, different evaluation is kept."""
 
 
 class Run(Protocol):
@@ -173,16 +176,23 @@ def _measured_before(
         return {}  # no earlier evaluation, or one we cannot build on
 
 
-def say_replaced(file: Path) -> None:
-    """Before the scores of an earlier, different evaluation are given up."""
-    if file.exists():
-        replaced = "scores of other weights, settings or another test set are replaced"
-        print(f"anydepth: {file}: {replaced}; --out keeps both", file=sys.stderr)
+def set_aside(out: Path) -> None:
+    """An earlier, different evaluation makes room; it is kept until the next such."""
+    if not (out / "grid.json").exists():
+        return
+    before = out / BEFORE
+    shutil.rmtree(before, ignore_errors=True)
+    before.mkdir()
+    for name in ("grid.json", "outputs", STATISTICS):
+        if (out / name).exists():
+            (out / name).rename(before / name)
+    moved = f"scores of other weights, settings or another test set are in {before} now"
+    print(f"anydepth: {moved}; --out is for several side by side", file=sys.stderr)
 
 
 def _begin(out: Path, source: list[str], reference: list[str]) -> None:
-    """The first depth is measured: only now give up the outputs of an earlier, different evaluation."""
-    say_replaced(out / "grid.json")
+    """The first depth is measured: only now does an earlier, different evaluation go."""
+    set_aside(out)
     folder = out / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (*folder.glob("*.txt"), *(out / STATISTICS).glob("*.npz")):

@@ -25,7 +25,7 @@ from anydepth.describe import describe_plan
 from anydepth.encoder_models import MaskedLMConfig
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import Cell, depth_name
-from anydepth.evaluation.grid import Progress, machine, say_replaced
+from anydepth.evaluation.grid import Progress, machine, set_aside
 from anydepth.evaluation.texts import say_skipped
 from anydepth.files import write_atomically
 from anydepth.plan import Plan, Plans
@@ -56,7 +56,7 @@ def evaluate_text(
     say_skipped(store.skips for store in stores)
     cells = measured_before(out / "grid.json", settings)
     if not cells:
-        say_replaced(out / "grid.json")
+        set_aside(out)
     asked = [*dict.fromkeys(depths or all_depths(run))]
     for done, depth in enumerate(asked):
         plans = {key: run.plan(depth, key) for key in dict.fromkeys(batch.key for batch in batches)}

@@ -44,7 +44,7 @@ def write(run: Run, plans: Plans, out: Path, quantization: str | None = None) ->
         described.optimize(quantization=quantization)
         described.save(str(folder))
         run.tokenizers.save(folder)
-        write_durably(folder / "README.md", readme(run, plans))
+        write_durably(folder / "README.md", readme(run, plans, quantization))
     return out
 
 

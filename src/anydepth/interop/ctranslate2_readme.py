@@ -47,8 +47,9 @@ def read(text):  # with an end mark between its sentences
     return [token for sentence in each for token in sentence][:-1]"""
 
 
-def readme(run: Run, plans: Plans) -> str:
-    return page(plans, "ctranslate2", "CTranslate2", "ctranslate2 tokenizers", "beam_size=1", code(run))
+def readme(run: Run, plans: Plans, quantization: str | None) -> str:
+    weights = "" if quantization in (None, "float32") else quantization
+    return page(plans, "ctranslate2", "CTranslate2", "ctranslate2 tokenizers", "beam_size=1", code(run), weights)
 
 
 def code(run: Run) -> str:

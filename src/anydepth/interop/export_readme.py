@@ -12,13 +12,20 @@ Written by `anydepth export --to {name}`. `pip install {packages}` is all it tak
 {code}
 ```
 
-Greedy search (`{greedy}`) finds what anydepth does; a beam may find others. An empty text is not for the model.
+{same} An empty text is not for the model. Texts that are given together may all
+have as many words as the longest of them allows; anydepth limits each by its own length.
 """
+SAME = "Greedy search (`{greedy}`) finds what anydepth does; a beam may find others."
+ROUNDED = """\
+Weights are rounded ({weights}), so that some texts are translated otherwise than by anydepth; without `--quantization`
+greedy search (`{greedy}`) finds the same."""
 
 
-def page(plans: Plans, name: str, engine: str, packages: str, greedy: str, code: str) -> str:
-    """`name` is what `--to` was given; `code` reads texts and searches as the run does."""
-    return TEXT.format(depth=plans.name, name=name, engine=engine, packages=packages, greedy=greedy, code=code)
+def page(plans: Plans, name: str, engine: str, packages: str, greedy: str, code: str, weights: str = "") -> str:
+    """`name` is what `--to` was given; `code` reads texts and searches as the run does; `weights` are those of a number
+    type that is not the run's."""
+    same = (ROUNDED if weights else SAME).format(greedy=greedy, weights=weights)
+    return TEXT.format(depth=plans.name, name=name, engine=engine, packages=packages, same=same, code=code)
 
 
 def limit(run: Run) -> str:
