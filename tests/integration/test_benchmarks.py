@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Cli
 
+import anydepth
 from anydepth.chain.planning import planned
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,17 @@ def test_where_the_time_of_decoding_goes() -> None:
     told = benchmark("decoding_profile.py", *small)
     assert re.findall(r"batch (\d), beam (\d), sources of up to 4 tokens", told.stdout) == [("2", "1"), ("1", "2")]
     assert len(re.findall(r"words \d+ to \d+: -?[\d.]+ us each", told.stdout)) == 8
+
+
+def test_a_wider_run_says_the_same(tmp_path: Path) -> None:
+    small, wide = ROOT / "tests" / "golden" / "model", tmp_path / "wide"
+    benchmark("wider.py", small, "--times", 3, "--ffn", 128, "--vocabulary", 1234, "--out", wide)
+    runs = [anydepth.load(run, device="cpu") for run in (small, wide)]
+    assert runs[1].model.output.weight.shape == (1234, 96)
+    for depth in ("2-2", "1-1"):
+        said = [run.translations(TEXTS, depth, beam=1) for run in runs]
+        assert [one.text for (one,) in said[0]] == [one.text for (one,) in said[1]]
+    assert len({one.text for (one,) in said[0]}) == len(TEXTS)
 
 
 def test_what_is_reproduced_is_what_the_chains_make() -> None:
