@@ -355,8 +355,8 @@ def test_a_real_run_is_measured() -> None:
     assert [(one.depth, one.batch, len(one.drafts), one.best) for one in made.speculation] == [("2-2", 2, 3, None)]
     more = calibrate(run, texts, ["2-2"], batches=[1], beam=1, drafts_at=["1-2", "2-2"], rounds=1)
     assert [one.depth for one in more.timings] == [one.depth for one in more.speculation] == ["2-2", "1-2"]
-    for beam, depth in ((1, "2-1"), (2, "2-2")):
-        with pytest.raises(UserError, match=f"drafts at {depth}: expected greedy search"):
+    for beam, depth, expected in ((1, "2-1", "depths with shallower exits"), (2, "2-2", "beam 1, not 2")):
+        with pytest.raises(UserError, match=f"drafts at {depth}: expected {expected}"):
             calibrate(run, texts, beam=beam, drafts_at=[depth])
     assert shown[-1] == (100, 100)
     assert shown == sorted(shown)

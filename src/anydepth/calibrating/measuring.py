@@ -66,7 +66,10 @@ def calibrate(
         for depth in drafts_at or [max(depths, key=lambda depth: sum(parse_depth(depth)))]:
             settings += drafts(run, depth, batches)
     if missing := set(drafts_at) - {setting.depth for setting in settings if setting.draft}:
-        raise UserError(f"drafts at {min(missing)}: expected greedy search (beam 1) and a depth with shallower exits")
+        expected = f"beam 1, not {beam}" if beam > 1 else "depths with shallower exits"
+        if run.engine_name != "native":
+            expected = f"the engine native, not {run.engine_name}"
+        raise UserError(f"drafts at {', '.join(sorted(missing))}: expected {expected}")
 
     def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
