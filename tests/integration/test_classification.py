@@ -135,9 +135,14 @@ def test_evaluate_describe_and_report(trained: Path, folder: Path, tmp_path: Pat
     odd.write_text((folder / "dev.tsv").read_text() + "no label\n")
     code, _, err = cli("evaluate", trained, "--data", odd, "--batch", 7, "--out", tmp_path / "other")
     assert f"skipped 1 lines: 1 with too few columns ({odd}:" in err
-    assert f"settings or another test set are in {tmp_path / 'other' / 'evaluated-before'} now" in err
+    assert f"the scores of before are in {tmp_path / 'other' / 'evaluated-before'} now" in err
     replaced = json.loads((tmp_path / "other" / "grid.json").read_text())  # other texts: nothing is kept
     assert [cell["loss"] for cell in replaced["cells"]] == [cell["loss"] for cell in again["cells"]]
+    code, _, err = cli(
+        "evaluate", trained, "--data", folder / "train.tsv", "--depths", "9", "--out", tmp_path / "other"
+    )
+    assert (code, "depth 9: this run has" in err) == (2, True)
+    assert json.loads((tmp_path / "other" / "grid.json").read_text()) == replaced
     cli("evaluate", trained, "--data", folder / "train.tsv", "--out", tmp_path / "other")
     code, out, err = cli("report", trained, tmp_path / "other", "--out", tmp_path / "both.html")
     assert code == 0

@@ -163,7 +163,12 @@ def test_evaluate_describe_export_and_report(trained: Path, folder: Path, tmp_pa
     err = cli("evaluate", trained, "--data", odd, "--out", tmp_path / "twice")[2]
     assert f"skipped 1 lines: 1 invalid UTF-8 ({odd}:21)" in err
     assert "evaluated-before" not in err
-    assert "evaluated-before" in cli("evaluate", trained, "--data", folder / "dev.a", "--out", tmp_path / "twice")[2]
+    kept = (tmp_path / "twice" / "grid.json").read_bytes()
+    again = ("evaluate", trained, "--data", folder / "dev.a", "--out", tmp_path / "twice")
+    assert cli(*again, "--depths", "9")[0] == 2
+    assert (tmp_path / "twice" / "grid.json").read_bytes() == kept
+    assert "evaluated-before" in cli(*again)[2]
+    assert (tmp_path / "twice" / "evaluated-before" / "grid.json").read_bytes() == kept
     alone = json.loads((small / "grid.json").read_text())
     assert [cell["loss"] for cell in alone["cells"]] == [grid["cells"][0]["loss"]]
     assert "the oracle chooses between translations" in cli("oracle", trained)[2]

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
+import numpy as np
 import pytest
 from conftest import Cli
 from synthetic_runs import write_run
@@ -290,6 +291,7 @@ def test_a_budget_alone_is_not_enough(run: Run) -> None:
     with pytest.raises(UserError, match="is not calibrated"):
         run.translate(TEXTS, "auto", beam=1)
     calibrated(run)
+    assert run.translate(TEXTS, beam=1, budget_ms=np.int64(100)) == run.translate(TEXTS, beam=1, budget_ms=100.0)
     for settings, message in (
         ({"depth": "2-2"}, "depth 2-2: a budget chooses the depth"),
         ({"budget_ms": -3.0}, "budget_ms: expected a number above 0, not -3.0"),
@@ -310,7 +312,7 @@ def test_a_budget_alone_is_not_enough(run: Run) -> None:
         run.translate(TEXTS, beam=1, budget_ms=20)
 
 
-def test_drafts_that_a_damaged_calibration_would_tell(run: Run) -> None:
+def test_drafts_that_a_damaged_calibration_would_tell(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run.translate(TEXTS, beam=1)
     assert run.translate(TEXTS, beam=1, speculate=True) == expected  # no calibration, nothing to say
     assert run.folder
@@ -319,6 +321,10 @@ def test_drafts_that_a_damaged_calibration_would_tell(run: Run) -> None:
     with pytest.warns(UserWarning, match=r"at depth 2-2: .*calibration.json is damaged") as told:
         assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected
     assert len(told) == 1
+    read = []
+    monkeypatch.setattr("anydepth.choosing.budget.find_calibration", lambda *_: read.append(1))
+    assert run.translate(TEXTS, beam=1, speculate=True, batch=1) == expected  # known, and not read for every batch
+    assert not read
 
 
 def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

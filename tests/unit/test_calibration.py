@@ -215,6 +215,22 @@ def test_batch_sizes_between_and_beyond_those_measured() -> None:
     assert known.predict("6-6", 5, 32) == pytest.approx(4 * 18)
 
 
+def test_depths_that_were_measured_at_fewer_batch_sizes_grow_as_the_others() -> None:
+    full = [
+        timing("6-6", 1, base=60, slope=0),
+        timing("6-6", 8, base=90, slope=0),
+        timing("6-6", 32, base=300, slope=0),
+    ]
+    one, most = timing("6-1", 1, base=20, slope=0, ratio=1.5), timing("3-3", 32, base=100, slope=0)
+    known = calibration([one, *full, most])
+    assert known.predict("6-1", 5, 1) == 30
+    assert known.predict("6-1", 5, 32) == pytest.approx(30 * 300 / 60)
+    assert known.predict("6-1", 5, 64, None) == pytest.approx(20 * 600 / 60)
+    assert known.predict("3-3", 5, 1) == pytest.approx(100 * 60 / 300)
+    assert known.predict("3-3", 5, 64) == pytest.approx(200)
+    assert known.predict("6-6", 5, 64) == pytest.approx(600)
+
+
 def test_speculation_is_on_only_where_it_pays() -> None:
     seconds = {0: 10.0, 1: 5.0, 2: 12.0}
     machine = Machine(lambda _, setting: seconds[setting.draft] * (1 if setting.batch == 1 else 1 + setting.draft))

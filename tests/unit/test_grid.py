@@ -1,5 +1,6 @@
 """The depth grid: what is measured, kept, continued and refused; and how its cells are read."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from synthetic_runs import toy_test_set, toy_translation
 
 from anydepth.errors import UserError
 from anydepth.evaluation.cells import best, fastest_within, pareto_front, telling_depths
-from anydepth.evaluation.grid import evaluate
+from anydepth.evaluation.grid import evaluate, set_aside
 from anydepth.evaluation.metrics import score
 from anydepth.evaluation.samples import Piece, choose_samples, differences
 from anydepth.evaluation.statistics import read_statistics
@@ -143,10 +144,34 @@ def test_another_question_starts_anew(
     assert len(grid["cells"]) == 1
     assert not (tmp_path / "outputs" / "1-1.txt").exists()
     before = tmp_path / "evaluated-before"
-    assert f"scores of other weights, settings or another test set are in {before} now" in capsys.readouterr().err
+    assert f"the scores of before are in {before} now" in capsys.readouterr().err
     assert json.loads((before / "grid.json").read_text()) == earlier
     assert (before / "outputs" / "1-1.txt").read_text() == output
     assert (before / "statistics" / "1-1.npz").exists()
+
+
+def test_an_evaluation_is_kept_however_often_making_room_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = run_grid(Toy(), tmp_path, ["1-1"])
+    rename, calls = Path.rename, list[Path]()
+
+    def stopped(path: Path, target: Path) -> Path:
+        calls.append(path)
+        if len(calls) % 2:
+            return rename(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", stopped)
+    before = tmp_path / "evaluated-before"
+    while not before.exists():
+        with contextlib.suppress(KeyboardInterrupt):
+            set_aside(tmp_path)
+    assert len(calls) > 4
+    assert json.loads((before / "grid.json").read_text()) == earlier
+    assert (before / "outputs" / "1-1.txt").exists()
+    assert (before / "statistics" / "1-1.npz").exists()
+    assert not (tmp_path / "grid.json").exists()
 
 
 def test_unknown_weights_are_never_taken_for_the_same(tmp_path: Path) -> None:

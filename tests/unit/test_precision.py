@@ -21,7 +21,7 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.translating.alone import DecoderAlone, LayerAlone
-from anydepth.translating.precision import for_searching
+from anydepth.translating.precision import BlockedLinear, for_searching, rough_head
 from anydepth.translating.searching import Asked, Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
@@ -183,6 +183,51 @@ def test_every_search_runs_in_it(precision: Precision, name: str) -> None:
     assert len({tuple(best.tokens) for best, *_ in found}) > 5
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("rows", [1, len(LENGTHS)])
+def test_speculation_says_what_greedy_search_does(precision: Precision, rows: int) -> None:
+    searcher = Searcher(for_searching(talkative_translator(PrefixConfig()).float(), precision), MARKS)
+    batch, said = random_batch(LENGTHS).source, dict[str, list[list[int]]]()
+    for name in ("greedy", "speculation"):
+        found = []
+        for some in batch.split(rows):
+            some = some[:, (some != MARKS.pad).any(dim=0)]
+            asked = Asked(some, torch.full((rows,), 9), searcher.model.plan(), "", SEARCHES[name], range(rows))
+            with torch.no_grad():
+                found += searcher.search(asked)
+        said[name] = [best.tokens for best, *_ in found]
+    assert said["greedy"] == said["speculation"]
+    assert len({tuple(tokens) for tokens in said["greedy"]}) > 5
+
+
+def test_without_their_kernels_projections_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr("anydepth.translating.precision.has_fbgemm", lambda: False)
+    model = talkative_translator(PrefixConfig()).float()
+    searched, source = for_searching(model, "float32"), sentences()[-1]
+    torch.testing.assert_close(logits(searched, source), logits(model, source))
+    assert not [part for part in searched.modules() if isinstance(part, BlockedLinear)]
+    assert rough_head(searched) is None
+    asked = Asked(source, torch.tensor([9]), model.plan(), "", SEARCHES["speculation"], [0])
+    ((drafted,),) = Searcher(searched, MARKS).grow(asked)
+    ((plain,),) = Searcher(searched, MARKS).grow(asked._replace(decoding=SEARCHES["greedy"]))
+    assert drafted.tokens == plain.tokens
+    with pytest.raises(UserError, match="no FBGEMM"):
+        for_searching(model, "int8")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_source_is_read_once(precision: Precision) -> None:
+    searcher = Searcher(for_searching(talkative_translator(PrefixConfig()).float(), precision), MARKS)
+    reads: list[nn.Module] = []
+    searcher.model.encoder.layers[0].register_forward_hook(lambda layer, *_: reads.append(layer))
+    for name in ("greedy", "speculation"):
+        asked = Asked(sentences()[-1], torch.tensor([9]), searcher.model.plan(), "", SEARCHES[name], [0])
+        with torch.no_grad():
+            searcher.grow(asked)
+    assert len(reads) == 2
+
+
 @pytest.mark.parametrize("precision", PACKED)
 def test_gates_scale_in_it_too(precision: Precision) -> None:
     model = for_searching(talkative_translator(LatentConfig(inference="soft")).float(), precision)
@@ -227,6 +272,8 @@ def test_tall_matrices_of_the_decoder_stand_column_by_column() -> None:
     assert torch.equal(first.attention.out.weight, same.attention.out.weight)
     assert torch.equal(first.shrink.weight, same.shrink.weight)
     assert first.shrink.weight.is_contiguous()
+    assert first.cross is not None
+    assert first.cross.key_value.weight.is_contiguous()
     assert model.head is not None
     assert model.head.weight.stride() == (1, 23)
     assert model.encoder.layers[0].grow.weight.is_contiguous()

@@ -2,6 +2,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from random_runs import write_random_run
@@ -129,6 +130,13 @@ def test_a_single_text_is_not_taken_for_its_characters(run: Run) -> None:
         run.translate(["one two"], 3)
     with pytest.raises(UserError, match=r"line 2: expected a text, not NoneType None"):
         run.translate(["one two", None])
+
+
+def test_numbers_of_numpy_are_numbers(run: Run) -> None:
+    expected = run.translate(TEXTS, beam=2, length_penalty=0.5)
+    assert run.translate(TEXTS, beam=np.int64(2), length_penalty=np.float32(0.5)) == expected
+    with pytest.raises(UserError, match="beam: expected an integer, got the number"):
+        run.translate(TEXTS, beam=np.float64(2.5))
 
 
 @pytest.mark.parametrize(

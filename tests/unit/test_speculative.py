@@ -133,8 +133,8 @@ def test_a_sentence_alone_drafts_in_another_way_and_gives_the_same(depth: DepthC
         (expected,) = greedy(translator.start(source, translator.plan()), BOS, END, PAD, limit)
         for draft in translator.decoder_depth.plans().values():
             for words in rounds:
-                begun, room = translator.start(source, translator.plan()), int(limit) + words + 1
-                drafter = DrafterAlone(begun, draft, room, heads[head])
+                begun = translator.start(source, translator.plan())
+                drafter = DrafterAlone(begun, draft, int(limit), heads[head])
                 outcome = speculate(drafter, BOS, END, PAD, limit, words)
                 assert outcome.found[0].tokens == expected.tokens, draft
                 assert outcome.found[0].log_probability == pytest.approx(expected.log_probability, abs=1e-5)

@@ -130,15 +130,23 @@ class Calibration:
 
     def predict(self, depth: str, tokens: float, sentences: int = 1, level: float | None = COVERAGE) -> float:
         """Milliseconds for a batch of so many sentences, the longest of so many tokens: what such a share of them takes
-        at most, or, without a level, the line.
-
-        Batches larger than any measured are taken to need as much for each sentence as the largest.
-        """
+        at most, or, without a level, the line."""
         known = self.by_depth[depth]
         times = [one.typical(tokens) if level is None else one.safe(tokens, level) for one in known]
-        if sentences > known[-1].batch:
-            return times[-1] * sentences / known[-1].batch
-        return float(np.interp(sentences, [one.batch for one in known], times))
+        nearest = min(max(sentences, known[0].batch), known[-1].batch)
+        return between(known, times, nearest) * self.growth(nearest, sentences)
+
+    def growth(self, measured: int, sentences: int) -> float:
+        """How many times as long as a batch that was measured at a depth one of another size takes, as far as the depth
+        tells that was measured at the most sizes. Batches larger than any are taken to need as much for each sentence
+        as the largest."""
+        if sentences == measured:
+            return 1.0
+        known = max(self.by_depth.values(), key=len)
+        times = [one.typical(self.usual_tokens) for one in known]
+        largest = known[-1].batch
+        now, then = (between(known, times, size) * max(1.0, size / largest) for size in (sentences, measured))
+        return now / then
 
     def clear_ms(self, depth: str, texts: int, tokens: int, batch: int) -> float:
         """What a queue of so many texts takes, the longest of so many tokens, in full batches and one for the rest. (A
@@ -167,6 +175,11 @@ class Calibration:
 
 
 # ---- from measurements
+
+
+def between(known: Sequence[Timing], times: Sequence[float], sentences: int) -> float:
+    """The time of a batch size between two of those known."""
+    return float(np.interp(sentences, [one.batch for one in known], times))
 
 
 def fitted(depth: str, batch: int, measured: Sequence[Sequence[tuple[float, float]]]) -> Timing:

@@ -179,13 +179,18 @@ class Guide:
     def calibration(self) -> Calibration:
         return find_calibration(self.run, self.beam, self.key, self.precision)
 
-    @cached_property
+    @property
     def calibrated(self) -> Calibration | None:
         """The same, or nothing where it is missing."""
+        return self.sought[0]
+
+    @cached_property
+    def sought(self) -> tuple[Calibration | None, str]:
+        """The same, or why it is missing: looked for once, where every batch asks."""
         try:
-            return self.calibration
-        except UserError:
-            return None
+            return self.calibration, ""
+        except UserError as error:
+            return None, str(error)
 
     @cached_property
     def options(self) -> Options:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from numbers import Real
 from random import Random
 from typing import NamedTuple
 
@@ -84,7 +85,7 @@ def within_budget(
 def check_budget(decoding: DecodingConfig, choice: Choice, budget_ms: float) -> None:
     if choice.depth not in (None, AUTO):
         raise UserError(f"depth {choice.depth}: a budget chooses the depth; give one of the two")
-    if not isinstance(budget_ms, int | float) or not budget_ms > 0:
+    if not isinstance(budget_ms, Real) or not budget_ms > 0:
         raise UserError(f"budget_ms: expected a number above 0, not {budget_ms!r}")
     if decoding.sample:
         raise UserError("budget_ms: the time of sampling is not calibrated; set sample to false")
@@ -140,13 +141,8 @@ def why_uncalibrated(depth: str, guide: Guide) -> str:
         tried = {one.depth for one in guide.calibrated.speculation}
         again = f"{command(guide.run, guide.calibrated.origin)} --drafts-at {depth}"
         return f"drafts were calibrated at {', '.join(sorted(tried))}: run {again}" if tried else ""
-    if not (guide.run.folder and (guide.run.folder / NAME).exists()):
-        return ""
-    try:
-        guide.calibration  # noqa: B018
-    except UserError as error:
-        return str(error)
-    return ""
+    known = guide.run.folder and (guide.run.folder / NAME).exists()
+    return guide.sought[1] if known else ""
 
 
 def without_drafts(decoding: DecodingConfig, reason: str, guide: Guide) -> DecodingConfig:

@@ -158,6 +158,7 @@ class DecodingConfig:
 def changed(decoding: DecodingConfig, settings: dict[str, Any]) -> DecodingConfig:
     """With other values for some settings; None keeps the run's own."""
     given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     known = kinds()
     for name in given.keys() - known.keys():
         raise UserError(f"{name}: no such decoding setting; there are {', '.join(known)}")

@@ -73,24 +73,23 @@ def evaluate_labels(
         asked = task.in_batches(stores, batch)
     say_skipped(store.skips for store in stores)
     cells, left = measured_before(out / "grid.json", settings)
-    if not cells:
-        set_aside(out)
-    model = run.classifier
-    right = in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])
-    write_labels(out / "outputs" / "reference.txt", right, model)
+    others = not cells
+    labels = {"reference": in_place([texts.target_out for _, texts in asked], [where for where, _ in asked])}
     for done, depth in enumerate(dict.fromkeys(depths)):
         if progress:
             progress(done, len(depths), depth)
         plans = run.plan(depth)
         if plans.name not in cells:
-            labels, cells[plans.name] = measure(run, asked, plans)
-            write_labels(out / "outputs" / f"{plans.name}.txt", labels, model)
+            labels[plans.name], cells[plans.name] = measure(run, asked, plans)
     words = [*given_samples(run, texts), *samples(run, asked)] if per_word else []
     for rule in exits:
-        labels, left[rule.name] = measure(run, asked, run.plan(), rule)
-        write_labels(out / "outputs" / f"{rule.name}.txt", labels, model)
+        labels[rule.name], left[rule.name] = measure(run, asked, run.plan(), rule)
     grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"]), EXITS: list(left.values())}
     grid |= {"samples": words} if words else {}
+    if others:
+        set_aside(out)
+    for name, answers in labels.items():
+        write_labels(out / "outputs" / f"{name}.txt", answers, run.classifier)
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
     return grid
 

@@ -177,17 +177,18 @@ def _measured_before(
 
 
 def set_aside(out: Path) -> None:
-    """An earlier, different evaluation makes room; it is kept until the next such."""
-    if not (out / "grid.json").exists():
+    """An earlier, different evaluation makes room; it is kept until the next such. Stopped anywhere, the next call goes
+    on."""
+    before, moving = out / BEFORE, out / f"{BEFORE}.part"
+    if not (out / "grid.json").exists() and not moving.exists():
         return
-    before = out / BEFORE
+    moving.mkdir(exist_ok=True)
+    for name in ("outputs", STATISTICS, "grid.json"):
+        if (out / name).exists() and not (moving / name).exists():
+            (out / name).rename(moving / name)
     shutil.rmtree(before, ignore_errors=True)
-    before.mkdir()
-    for name in ("grid.json", "outputs", STATISTICS):
-        if (out / name).exists():
-            (out / name).rename(before / name)
-    moved = f"scores of other weights, settings or another test set are in {before} now"
-    print(f"anydepth: {moved}; --out is for several side by side", file=sys.stderr)
+    moving.rename(before)
+    print(f"anydepth: the scores of before are in {before} now; --out is for several side by side", file=sys.stderr)
 
 
 def _begin(out: Path, source: list[str], reference: list[str]) -> None:

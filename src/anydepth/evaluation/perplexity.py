@@ -55,8 +55,7 @@ def evaluate_text(
         raise UserError("too little held-out text: no word of it is hidden")
     say_skipped(store.skips for store in stores)
     cells = measured_before(out / "grid.json", settings)
-    if not cells:
-        set_aside(out)
+    others = not cells
     asked = [*dict.fromkeys(depths or all_depths(run))]
     for done, depth in enumerate(asked):
         plans = {key: run.plan(depth, key) for key in dict.fromkeys(batch.key for batch in batches)}
@@ -66,6 +65,8 @@ def evaluate_text(
         if name not in cells:
             cells[name] = measure(run, batches, plans)
     grid = settings | {"cells": sorted(cells.values(), key=lambda cell: cell["encoder"])}
+    if others:
+        set_aside(out)
     write_atomically(out / "grid.json", json.dumps(grid, ensure_ascii=False, indent=1) + "\n")
     return grid
 

@@ -9,7 +9,7 @@ multiplies.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,15 @@ class DecoderAlone:
     @staticmethod
     def fits(begun: TranslatorDecoder) -> bool:
         """Whether this computes the same."""
-        model, layers = begun.model, layers_of(begun.model, begun.plans.decoder)
-        plain = model.decoder.mix is None and all(layer.context is None for layer in layers)
         shared = begun.gates is None or begun.gates.dim() == 1
-        known = model.output.weight.dtype != torch.bfloat16  # to NumPy
-        return begun.rows == 1 and begun.sees.keys is None and plain and shared and known
+        plain = DecoderAlone.knows(begun.model, begun.plans.decoder)
+        return begun.rows == 1 and begun.sees.keys is None and plain and shared
+
+    @staticmethod
+    def knows(model: Translator, plan: Plan) -> bool:
+        """Such layers, and their numbers, of which NumPy has no bfloat16."""
+        plain = model.decoder.mix is None and all(layer.context is None for layer in layers_of(model, plan))
+        return plain and model.output.weight.dtype != torch.bfloat16
 
     @np.errstate(invalid="ignore", over="ignore")  # damaged weights: the search tells (`hypothesis`)
     def step(self, tokens: Tensor) -> Tensor:
@@ -94,12 +98,12 @@ class EmbeddingAlone:
     """A word and its place → (D,) the state that layers begin with."""
 
     def __init__(self, embedding: Embedding, room: int) -> None:
-        """`room` words at most; those that are drafted beyond the last place are never kept."""
+        """`room` words at most."""
         self.words, self.scale, self.norm = array(embedding.words.weight), embedding.scale, norm_of(embedding.norm)
         self.places = array(embedding.places(torch.arange(min(room, embedding.longest))))
 
     def __call__(self, word: int, at: int) -> Array:
-        return self.norm(self.words[word] * self.scale + self.places[min(at, len(self.places) - 1)])
+        return self.norm(self.words[word] * self.scale + self.places[at])
 
 
 def run(steps: "list[LayerAlone]", x: Array, at: int) -> Array:
@@ -172,7 +176,7 @@ def attend(query: Array, keys: Array, values: Array, mask: Array | None = None) 
     return (scores.transpose(0, 2, 1) @ values).transpose(1, 0, 2).reshape(query.shape)
 
 
-@cache
+@lru_cache(maxsize=16)
 def unseen(words: int, dtype: np.dtype[Any]) -> Array | None:
     """-∞ where a key, by row, comes after a query; of one word it is nowhere."""
     return np.tril(np.full((words, words), -np.inf, dtype), -1) if words > 1 else None

@@ -39,16 +39,17 @@ def shared_copy(model: Translator) -> Translator:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def read_by_column(model: Translator) -> bool:
+def read_by_column(model: Translator) -> None:
     """In memory, the decoder's matrices with at least as many rows as columns are to stand column by column, for single
     words. OpenBLAS multiplies one by such a matrix in 0.54 to 0.77 of the time, MKL in 0.45 to 0.8 (AMD Zen 4, width
-    512); by one with fewer rows they take 1.2 and 1.4 times as long. Whether there were any in float32."""
-    parts = [part for part in (*model.decoder.modules(), model.head) if isinstance(part, Float32Linear)]
+    512); by one with fewer rows they take 1.2 and 1.4 times as long. (Keys and values of a source are made of all its
+    words together.)"""
+    named = [*model.decoder.named_modules(), ("head", model.head)]
+    parts = [part for name, part in named if isinstance(part, Float32Linear) and not name.endswith("key_value")]
     by_column = [len(part.weight) >= part.weight.shape[1] for part in parts]
     matrices = on_large_pages([part.weight.t() if tall else part.weight for part, tall in zip(parts, by_column)])
     for part, tall, matrix in zip(parts, by_column, matrices):
         part.weight = matrix.t() if tall else matrix
-    return bool(parts)
 
 
 def on_large_pages(matrices: list[Tensor]) -> list[Tensor]:

@@ -188,29 +188,30 @@ class Searcher:
     def speculate(self, asked: Asked) -> Found:
         source, max_lengths, plans, key, decoding, _ = asked
         draft, words = self.shallower("draft", asked), decoding.draft_words
-        room = int(max_lengths.max()) + words + 1
-        settings = *self.marks, max_lengths, words, decoding.length_penalty
+        longest, settings = int(max_lengths.max()), (*self.marks, max_lengths, words, decoding.length_penalty)
         shares = draft.layers == plans.decoder.layers[: len(draft)]
-        if shares and len(source) == 1 and not source.is_cuda:
+        alone = len(source) == 1 and not source.is_cuda
+        if alone and shares and DecoderAlone.knows(self.model, plans.decoder):
             begun = self.model.start(source, plans, key)
             if DecoderAlone.fits(begun):
                 with self.alone():
-                    outcome = speculate(DrafterAlone(begun, draft, room, self.head_of_drafts), *settings)
+                    outcome = speculate(DrafterAlone(begun, draft, longest, self.head_of_drafts), *settings)
                 return [[best] for best in outcome.found]
+        room = longest + words + 1
         outcome = speculate(TranslatorDrafter(self.model, plans, draft, room, key).open(source), *settings)
         return [[best] for best in outcome.found]
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """For one sentence on a CPU."""
-        assert self.columns is not None
+        self.columns  # noqa: B018  (made the first time)
         with one_thread():
             yield
 
     @cached_property
-    def columns(self) -> bool:
-        """Makes them, the first time."""
-        return read_by_column(self.model)
+    def columns(self) -> None:
+        """Weights for single words."""
+        read_by_column(self.model)
 
     @cached_property
     def head_of_drafts(self) -> nn.Module | None:
