@@ -35,7 +35,8 @@ Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Def
 Precision = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"] | None,
     typer.Option(
-        help="Number type of the weights. Faster than float32: bfloat16 on a GPU, float16 and int8 on a CPU. "
+        help="Number type of the weights. Faster than float32: bfloat16 on a GPU; on a CPU int8, and float16 "
+        "for single sentences. "
         "Default: the recipe's."
     ),
 ]

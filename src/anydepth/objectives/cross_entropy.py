@@ -21,7 +21,7 @@ class Loss(NamedTuple):
     """Sums over the words of a batch, so that batches, accumulation steps and machines add up."""
 
     total: Tensor
-    """What is minimised: label-smoothed cross-entropy."""
+    """What is minimised: cross-entropy, label-smoothed or with a lesson."""
     nll: Tensor
     """Plain negative log-likelihood, detached."""
 
