@@ -6,8 +6,10 @@
 Each sentence of the test set is translated alone: at every calibrated depth, and within each of several budgets, all in
 an order drawn anew for every sentence. A budget is feasible if the fastest depth is predicted to fit 99 of 100
 sentences. For each, the share of the sentences answered in time (the goal is 95 %), and BLEU and chrF beside those of
-the best single depth that answers as many in time; p tells how likely their difference in BLEU is by chance (paired
-bootstrap). Calibrate with other sentences than those of the test set, so that nothing is known of them beforehand.
+the best single depth that answers as many in time, which is known only afterwards, and of the one that would be fixed
+beforehand: the best that the calibration predicts to answer as many. p tells how likely their difference in BLEU is by
+chance (paired bootstrap). Calibrate with other sentences than those of the test set, so that nothing is known of them
+beforehand.
 
 A calibration is true for a machine that is as busy as it was then. Where other work comes and goes, `--processor-time`
 counts the seconds of this process alone (one thread, no GPU) and calibrates anew that way, with the sentences given:
@@ -23,12 +25,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import anydepth
 from anydepth.calibrating.measuring import calibrate
 from anydepth.calibrating.timed import timed
-from anydepth.choosing.budget import worthwhile_depths
+from anydepth.choosing.budget import Options, worthwhile_depths
 from anydepth.errors import UserError
 from anydepth.evaluation.metrics import Scorer, Statistics
 from anydepth.evaluation.significance import paired_bootstrap
@@ -82,9 +85,10 @@ def main() -> None:
     budgets = args.budgets or feasible(run, source, args.beam)
     ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]
     ways += [Way(budget_ms=budget) for budget in budgets]
+    known = {budget: fixed_for(budget, run.guide(args.beam).options) for budget in budgets}
     rows: list[dict[str, Any]] = []
     for answers in ask(run, source, ways, args.beam, clock):
-        rows = rows_of(answers, budgets, reference, run.config.tokenizer.lowercase)
+        rows = rows_of(answers, known, reference, run.config.tokenizer.lowercase)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")
     show(rows)
@@ -100,6 +104,16 @@ def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) ->
     least, most = min(times.values()), times[options.depths[0]]
     found = [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
     return list(dict.fromkeys(found))  # the fastest depth may be the best one
+
+
+def fixed_for(budget: float, options: Options) -> str | None:
+    """The best of the depths that, by the calibration, answer so many sentences of its lengths in time."""
+    known = options.calibration
+
+    def share(depth: str) -> float:
+        return fmean(known.chance(depth, tokens, 1, budget) for tokens in known.tokens)
+
+    return next((depth for depth in options.depths if share(depth) >= GOAL), None)
 
 
 def ask(
@@ -133,37 +147,44 @@ def answer(run: anydepth.Run, text: str, way: Way, beam: int) -> list[list[Trans
 
 
 def rows_of(
-    answers: dict[Way, Answers], budgets: list[float], reference: list[str], lowercase: bool
+    answers: dict[Way, Answers], budgets: dict[float, str | None], reference: list[str], lowercase: bool
 ) -> list[dict[str, Any]]:
+    """One for each budget, which comes with the depth that would be fixed for it."""
     scorer = Scorer(reference[: len(next(iter(answers.values())).texts)], lowercase)
     counts = {way: scorer.statistics(one.texts) for way, one in answers.items()}
-    return [row(answers, counts, budget) for budget in budgets]
+    return [row(answers, counts, budget, fixed) for budget, fixed in budgets.items()]
 
 
-def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: float) -> dict[str, Any]:
+def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: float, fixed: str | None) -> dict[str, Any]:
     mine = Way(budget_ms=budget)
     in_time = {way: one.share(budget) for way, one in answers.items()}
-    fixed = [way for way in answers if way.depth and in_time[way] >= GOAL]
-    best = max(fixed, key=lambda way: counts[way].scores()["bleu"], default=None)
+    enough = [way for way in answers if way.depth and in_time[way] >= GOAL]
+    best = max(enough, key=lambda way: counts[way].scores()["bleu"], default=Way())
     found = {"budget_ms": budget, "sentences": len(answers[mine].texts), "in_time": in_time[mine]}
-    found |= counts[mine].scores() | {"depths": len(set(answers[mine].depths)), "fixed": best and best.depth}
-    if best is None:
-        return found
-    compared = paired_bootstrap({"fixed": counts[best], "budget": counts[mine]}).comparisons[1].estimates["bleu"]
-    scores = {f"fixed_{metric}": score for metric, score in counts[best].scores().items()}
-    return found | scores | {"fixed_in_time": in_time[best], "p": compared.p_value}
+    found |= counts[mine].scores() | {"depths": len(set(answers[mine].depths))}
+    for name, way in {"best": best, "fixed": Way(fixed)}.items():
+        found[name] = way.depth
+        if way.depth:
+            compared = paired_bootstrap({"it": counts[way], "budget": counts[mine]}).comparisons[1].estimates["bleu"]
+            scores = {f"{name}_{metric}": score for metric, score in counts[way].scores().items()}
+            found |= scores | {f"{name}_in_time": in_time[way], f"{name}_p": compared.p_value}
+    return found
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print("budget ms  in time   BLEU   chrF  depths   best fixed  in time   BLEU   chrF      p")
+    print(
+        "budget ms  in time   BLEU   chrF  depths  best fixed  in time   BLEU     p   beforehand  in time   BLEU     p"
+    )
     for one in rows:
-        ours = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
-        ours += f"  {one['depths']:6d}"
-        if one["fixed"] is None:
-            print(f"{ours}   none")
-            continue
-        fixed = f"{one['fixed']:>10}  {one['fixed_in_time']:7.1%}  {one['fixed_bleu']:5.2f}  {one['fixed_chrf']:5.2f}"
-        print(f"{ours}   {fixed}  {one['p']:5.2f}")
+        told = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
+        told += f"  {one['depths']:6d}"
+        for name in ("best", "fixed"):
+            if one[name]:
+                told += f"  {one[name]:>10}  {one[f'{name}_in_time']:7.1%}  {one[f'{name}_bleu']:5.2f}"
+                told += f"  {one[f'{name}_p']:4.2f} "
+            else:
+                told += f"  {'none':>10}{'':23}"
+        print(told)
 
 
 if __name__ == "__main__":

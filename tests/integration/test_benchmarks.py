@@ -43,6 +43,9 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
     assert "100 of 104 sentences" in told.stderr  # written then, in case of a time limit
     rows = json.loads(out.read_text())
     assert [(row["budget_ms"], row["in_time"], row["sentences"]) for row in rows] == [(1e6, 1.0, 104), (2e6, 1.0, 104)]
+    assert all(row["best"] in ("1-1", "2-2") and row["best_in_time"] == row["fixed_in_time"] == 1.0 for row in rows)
+    best = max(json.loads((run / "grid.json").read_text())["cells"], key=lambda cell: cell["bleu"])
+    assert {row["fixed"] for row in rows} == {f"{best['encoder']}-{best['decoder']}"}
 
 
 def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ class DecodingConfig:
     precision: Precision = "float32"
     """Number type of the weights in searching; scores are summed in float32 all the same. `bfloat16`, for states too,
     is faster on a GPU, and changes some words. On a CPU, with single sentences and wide models, `float16` is faster
-    than float32 and changes hardly any; `int8` is the fastest, and changes some, a few of them with the batch that a sentence is in."""
+    than float32 and changes hardly any; `int8` is the fastest, and changes some, a few of them with the batch that a
+    sentence is in."""
     batch: int = 64
     """Sentences decoded together. Changes speed and memory, not the translations."""
     at_once: int = 1
