@@ -50,6 +50,12 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=HALF, device=DEVICE)
 
 
+def settle() -> None:
+    """What was made last is there before kernels that read it without waiting."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
 def assert_close(found: Tensor, expected: Tensor) -> None:
     assert found.shape == expected.shape
     assert (found.float() - expected.float()).abs().max() <= 2e-3 * expected.float().abs().max()
@@ -102,6 +108,7 @@ def test_products_of_several_matrices(rows: int, width: int, columns: int, bias:
     x = random(rows, width)
     for count in (1, 3, source_words.TOGETHER + 2):
         products = [nn.Linear(width, columns, bias).to(DEVICE, HALF).requires_grad_(False) for _ in range(count)]
+        settle()
         for found, product in zip(source_words.project_each(x, products), products, strict=True):
             assert_close(found, F.linear(x.float(), product.weight.float(), product.bias.float() if bias else None))
 
@@ -222,7 +229,7 @@ def test_candidates_are_picked_as_from_logits(sentences: int, words: int, width:
     first, *others = twins = [size // 3, size // 3 + 1, size - 1]  # as good as each other, in one part and in others
     weight[others] = weight[first].clone()
     bias[twins] = 60
-    states.sum().item()  # so that it is there before kernels that read it without waiting
+    settle()
     logits = few_words.project(states.flatten(0, 1), weight, bias if full else None, norm).view(sentences, words, -1)
     for forbidden in ((int(logits[0, 0].argmax()), 4), (-1, -1)):
         found = picking.candidates(states, weight, bias if full else None, norm, forbidden)
@@ -267,7 +274,9 @@ def test_several_best_words() -> None:
 def test_logits_that_are_not_numbers_are_gains_that_are_none(forbidden: tuple[int, int]) -> None:
     """The search then says what is wrong; until it does, its words have to be words."""
     logits = torch.full((2, 40), torch.nan, dtype=HALF, device=DEVICE)
-    found = picking.candidates(torch.full((1, 2, 16), torch.nan).to(logits), random(40, 16), None, None, forbidden)
+    states, weight = torch.full((1, 2, 16), torch.nan).to(logits), random(40, 16)
+    settle()
+    found = picking.candidates(states, weight, None, None, forbidden)
     picked = picking.pick(logits, forbidden), picking.pick_several(logits, 6, forbidden), picking.pick(found, forbidden)
     for gains, words in picked:
         assert gains.isnan().all()
@@ -333,6 +342,7 @@ def test_words_attend_to_their_source(length: int, alone: int, most: int, monkey
     allowed = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=DEVICE)
     allowed[1, ..., length // 2 :] = False
     seen = torch.zeros_like(allowed, dtype=HALF).masked_fill(~allowed, -torch.inf)
+    settle()
     found = word_attention.attend_source(q, keys, values, seen).view(batch, count, -1)
     for row in range(batch):
         mine = q.view(batch, count, heads, size)[row]
@@ -805,7 +815,7 @@ def test_kernels_that_overlap_say_what_others_say(name: str, sentences: int, mon
     size, shortest = (FOLDING, 14) if sentences == 1 else ({}, 1)
     model = a_model("plain", **size)
     source = random_batch([(4 * n % 13 + shortest, 2) for n in range(sentences)]).source
-    others = [source.where(source <= EOS, EOS + 1 + (source + n) % 19) for n in range(4)]
+    others = [source.where(source <= EOS, EOS + 1 + (source + n) % 19) for n in range(8)]
     limits = torch.tensor([40 - n for n in range(sentences)])
     found = []
     for early in (True, False, True):

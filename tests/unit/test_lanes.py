@@ -1,6 +1,7 @@
 """Several searches that take turns find what each finds by itself. (On a GPU, where they are at work at the same time:
 tests/parity/test_recorded_search.py.)"""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_lanes_are_kept_for_the_next_call(searcher: Searcher) -> None:
     assert all(made)
     assert not made[0] & made[1]
     searcher.forget()
-    assert not searcher.known_lanes
+    assert not any(lane.searches.made for lane in searcher.lanes(2).all)
 
 
 def test_what_is_not_replayed_or_too_large_is_searched_by_itself(searcher: Searcher) -> None:
@@ -125,6 +126,28 @@ def test_a_sentence_alone_gets_the_memory_of_all_that_was_recorded(
     monkeypatch.setattr(RecordedSearches, "search", short_of_memory)
     assert tokens([searcher.search(alone)]) == expected
     assert tried == [2]
+    assert searcher.too_many == math.inf  # larger batches may fit as well, now that it is free
+
+
+def test_a_batch_gets_the_memory_of_all_that_was_recorded_before_it_is_halved(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device here has room for two recorded shapes, wherever they are."""
+    batches = batches_of_many_shapes(searcher.model.plan(), SEARCHES["greedy"])
+    expected, play, sizes = tokens([searcher.grow(one) for one in batches]), RecordedSearches.search, list[int]()
+
+    def short_of_memory(self: RecordedSearches, key: object, make: Any, source: torch.Tensor, *given: Any) -> Playing:
+        found = yield from play(self, key, make, source, *given)
+        if sum(len(lane.searches.made) for lane in searcher.lanes(2).all) + len(searcher.recorded.made) > 2:
+            raise torch.OutOfMemoryError
+        sizes.append(len(source))
+        return found
+
+    monkeypatch.setattr(RecordedSearches, "search", short_of_memory)
+    assert tokens(list(searcher.searches(3 * batches, 2))) == 3 * expected
+    assert sorted(sizes) == sorted(3 * [len(one.source) for one in batches])  # none in halves
+    assert searcher.too_many == math.inf
+    assert searcher.lanes(2).most == 1
 
 
 def test_after_an_error_the_lanes_are_free_again(searcher: Searcher) -> None:

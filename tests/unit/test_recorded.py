@@ -3,6 +3,7 @@ tested on a GPU: tests/parity/test_recorded_search.py.)"""
 
 import gc
 import math
+import re
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from anydepth.depth.recurrent import RecurrentConfig
 from anydepth.errors import UserError
 from anydepth.models import Translator, TranslatorDecoder
 from anydepth.nn.multiscale import MultiscaleConfig
+from anydepth.nn.recorder import out_of_memory_of_any_kind
 from anydepth.translating.searching import Asked, Searcher
 
 
@@ -174,3 +176,17 @@ def test_languages_share_their_searches_unless_gates_may_tell_them_apart() -> No
         for key in "abab":
             searcher.replay(Asked(source, limits, model.plan(key=key), key, SEARCHES["greedy"]))
         assert len(searcher.recorded.made) == made
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), torch.OutOfMemoryError),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), torch.OutOfMemoryError),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), RuntimeError),
+    ],
+)
+def test_the_drivers_memory_is_memory_as_well(error: RuntimeError, kind: type[RuntimeError]) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(str(error))) as told, out_of_memory_of_any_kind():
+        raise error
+    assert type(told.value) is kind

@@ -22,8 +22,6 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        if self.stream:  # the weights may still be on their way
-            self.stream.wait_stream(torch.cuda.current_stream(device))
         self.searches = RecordedSearches(device, self.stream)
 
 
@@ -70,6 +68,8 @@ class Lanes:
         """What is found for each item, in order; each is asked for when there is a lane for it. What `begin` does not
         begin, or memory has no room for beside others, is searched `alone`, when all others are done. In the second
         case all that the lanes have recorded is forgotten before, and from then on one lane fewer is used."""
+        for stream in (lane.stream for lane in self.all if lane.stream):
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights may still be on their way
         waiting = deque[UnderWay[Item]]()
         """To be given back; the first of them goes on, or nothing does."""
         for item in items:
@@ -92,6 +92,11 @@ class Lanes:
                     self.most = max(1, self.most - 1)
                 for each in waiting:
                     each.found = alone(each.item) if each.failed else each.found
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is recorded."""
+        return any(lane.searches.made for lane in self.all)
 
     def forget(self) -> None:
         for lane in self.all:

@@ -158,6 +158,7 @@ def project(
     All but x is read before the kernel waits, and must not come from the one before it.
     """
     (rows, width), columns = x.shape, len(weight)
+    assert residual is None or residual.is_contiguous()
     if rows > (MOST if columns <= MANY else FEW):
         assert not heads
         found = by_single_kernels(x, weight, bias, norm, activation, residual, gate)

@@ -1,6 +1,7 @@
 """Work on a GPU recorded as CUDA graphs: launched kernel by kernel, small batches take the CPU longer than the GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -21,7 +22,7 @@ class Recorder:
         graph, self.made = torch.cuda.CUDAGraph(), self.made + 1
         # of the kernels that take masks, not cuDNN's, which are planned anew for every shape
         masked = sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-        with masked, torch.cuda.device(self.stream.device):
+        with out_of_memory_of_any_kind(), masked, torch.cuda.device(self.stream.device):
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 work()  # lazy parts, such as cuBLAS handles and caches, are made outside of the graph
@@ -31,6 +32,17 @@ class Recorder:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 work()
         return graph.replay
+
+
+@contextmanager
+def out_of_memory_of_any_kind() -> Iterator[None]:
+    """Graphs and kernels have memory of the driver's, for want of which its own errors come."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" not in str(error):
+            raise
+        raise torch.OutOfMemoryError(str(error)) from error
 
 
 def power_of_two(size: int) -> int:

@@ -93,11 +93,15 @@ class Searcher:
         layouts = len(vars(self).keys() & {"columns", "head_of_drafts"})
         return layouts + sum(searches.recordings for searches in (self.recorded, *lanes))
 
+    @property
+    def holds(self) -> bool:
+        """Whether anything is recorded."""
+        return bool(self.recorded.made) or any(lanes.holds for lanes in self.known_lanes.values())
+
     def forget(self) -> None:
         """Gives back the memory of all that was recorded."""
-        for lane in (lane for lanes in self.known_lanes.values() for lane in lanes.all):
-            lane.searches.forget()
-        self.known_lanes.clear()
+        for lanes in self.known_lanes.values():
+            lanes.forget()
         self.recorded.forget()
 
     def searches(self, batches: Iterable[Asked], at_once: int) -> Iterator[Found]:
@@ -109,18 +113,21 @@ class Searcher:
         return self.lanes(at_once).search(batches, begin, self.search)
 
     def search(self, asked: Asked) -> Found:
-        """What does not fit into the device's memory is searched half by half, and later batches as large as well. A
-        sentence alone is tried again with the memory of all that was recorded before."""
+        """What does not fit into the device's memory is tried again with the memory of all that was recorded before,
+        and then searched half by half, as are later batches of that size."""
         alone = len(asked.source) == 1
-        for _ in range(2 if alone else int(asked.places < self.too_many)):
+        to_try = alone or asked.places < self.too_many
+        while to_try:
+            to_try = self.holds
             try:
                 return self.replay(asked) if self.records(asked) else self.grow(asked)
             except torch.OutOfMemoryError:
-                self.too_many = min(asked.places, self.too_many)
+                pass
             self.forget()  # only now: while an error is handled, what failed still holds its memory
         if alone:
             lengths = f"{asked.source.shape[1]} tokens, its translation may have {int(asked.max_lengths)}"
             raise UserError(f"{self.device} has too little memory left for a sentence of {lengths}")
+        self.too_many = min(asked.places, self.too_many)
         return [found for half in asked.halves for found in self.search(half)]
 
     def grow(self, asked: Asked) -> Found:
