@@ -39,6 +39,7 @@ from anydepth.evaluation.texts import read_test_set, read_texts
 from anydepth.run import Translation
 
 GOAL = 0.95
+FIXED = {"best fixed": "best", "beforehand": "fixed"}
 FITTED = 0.99
 """Sentences that a feasible budget is enough for."""
 
@@ -48,6 +49,7 @@ class Way(NamedTuple):
 
     depth: str | None = None
     budget_ms: float | None = None
+    speculate: bool = False
 
 
 class Answers(NamedTuple):
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--budgets", type=float, nargs="+", help="milliseconds; default: five feasible ones")
     parser.add_argument("--beam", type=int, default=1)
+    parser.add_argument("--speculate", action="store_true", help="wherever the calibration says that it pays")
     parser.add_argument("--depths", nargs="+", help="with --processor-time; default: all worth calibrating")
     parser.add_argument("--processor-time", type=Path, metavar="SENTENCES")
     parser.add_argument("--device", default="auto")
@@ -82,12 +85,13 @@ def main() -> None:
         run.clock = clock
     source, reference, _ = read_test_set(args.run, args.source, args.reference)
     source, reference = source[: args.sentences], reference[: args.sentences]
-    budgets = args.budgets or feasible(run, source, args.beam)
-    ways = [Way(depth=depth) for depth in run.guide(args.beam).options.depths]
-    ways += [Way(budget_ms=budget) for budget in budgets]
-    known = {budget: fixed_for(budget, run.guide(args.beam).options) for budget in budgets}
+    options = run.guide(args.beam).drafting if args.speculate else run.guide(args.beam).options
+    budgets = args.budgets or feasible(run, source, options)
+    ways = [way_of(depth, options) for depth in options.depths]
+    ways += [Way(budget_ms=budget, speculate=args.speculate) for budget in budgets]
+    known = {budget: fixed_for(budget, options) for budget in budgets}
     rows: list[dict[str, Any]] = []
-    for answers in ask(run, source, ways, args.beam, clock):
+    for answers in ask(run, source, ways, options, args.beam, clock):
         rows = rows_of(answers, known, reference, run.config.tokenizer.lowercase)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=1) + "\n")
@@ -96,35 +100,39 @@ def main() -> None:
         sys.exit(f"less than {GOAL:.0%} of the sentences were in time for {late} ms")
 
 
-def feasible(run: anydepth.Run, source: list[str], beam: int, count: int = 5) -> list[float]:
+def way_of(depth: str, options: Options) -> Way:
+    return Way(depth, speculate=options.drafts and options.calibration.draft_at(depth, 1) is not None)
+
+
+def feasible(run: anydepth.Run, source: list[str], options: Options, count: int = 5) -> list[float]:
     """From what the fastest depth needs for a very long sentence to what the best one needs for it."""
-    options, lengths = run.guide(beam).options, sorted(len(ids) for ids in run.sources(source, run.key))
+    lengths = sorted(len(ids) for ids in run.sources(source, run.key))
     long = lengths[int(FITTED * (len(lengths) - 1))]
-    times = {depth: options.calibration.predict(depth, long) for depth in options.depths}
+    times = {depth: options.times(depth, 1).predict(depth, long) for depth in options.depths}
     least, most = min(times.values()), times[options.depths[0]]
     found = [round(1.02 * least * (most / least) ** (k / (count - 1)), 2) for k in range(count)]
     return list(dict.fromkeys(found))  # the fastest depth may be the best one
 
 
-def fixed_for(budget: float, options: Options) -> str | None:
+def fixed_for(budget: float, options: Options) -> Way:
     """The best of the depths that, by the calibration, answer so many sentences of its lengths in time."""
-    known = options.calibration
 
     def share(depth: str) -> float:
-        return fmean(known.chance(depth, tokens, 1, budget) for tokens in known.tokens)
+        lengths, times = options.calibration.tokens, options.times(depth, 1)
+        return fmean(times.chance(depth, tokens, 1, budget) for tokens in lengths)
 
-    return next((depth for depth in options.depths if share(depth) >= GOAL), None)
+    return next((way_of(depth, options) for depth in options.depths if share(depth) >= GOAL), Way())
 
 
 def ask(
-    run: anydepth.Run, source: list[str], ways: list[Way], beam: int, clock: Callable[[], float]
+    run: anydepth.Run, source: list[str], ways: list[Way], options: Options, beam: int, clock: Callable[[], float]
 ) -> Iterator[dict[Way, Answers]]:
     """Every sentence in every way; told after the first hundred, ten times as many and so on, and in the end."""
     answers = {way: Answers([], [], []) for way in ways}
     draw, warm_up, telling = random.Random(1), source[:3], 100
     for number, text in enumerate([*warm_up, *source], start=1 - len(warm_up)):
         for way in draw.sample(ways, len(ways)):
-            [[best]], seconds = timed(run, partial(answer, run, text, way, beam), clock)
+            [[best]], seconds = timed(run, partial(answer, run, text, way, options, beam), clock)
             if number > 0:
                 answers[way].texts.append(best.text)
                 answers[way].milliseconds.append(1000 * seconds)
@@ -135,35 +143,36 @@ def ask(
             yield answers
 
 
-def answer(run: anydepth.Run, text: str, way: Way, beam: int) -> list[list[Translation]]:
+def answer(run: anydepth.Run, text: str, way: Way, options: Options, beam: int) -> list[list[Translation]]:
     """A sentence that no depth is predicted to be in time for is answered at the fastest."""
+    how: dict[str, Any] = {"beam": beam, "batch": 1}
     try:
-        return run.translations([text], way.depth, budget_ms=way.budget_ms, beam=beam, batch=1)
+        return run.translations([text], way.depth, budget_ms=way.budget_ms, speculate=way.speculate, **how)
     except UserError:
         if way.budget_ms is None:
             raise
-        options, tokens = run.guide(beam).options, len(run.sources([text], run.key)[0])
-        return run.translations([text], options.within(way.budget_ms, tokens).depth, beam=beam, batch=1)
+        depth = options.within(way.budget_ms, len(run.sources([text], run.key)[0])).depth
+        return run.translations([text], depth, speculate=way_of(depth, options).speculate, **how)
 
 
 def rows_of(
-    answers: dict[Way, Answers], budgets: dict[float, str | None], reference: list[str], lowercase: bool
+    answers: dict[Way, Answers], budgets: dict[float, Way], reference: list[str], lowercase: bool
 ) -> list[dict[str, Any]]:
-    """One for each budget, which comes with the depth that would be fixed for it."""
+    """One for each budget, which comes with the way that would be fixed for it."""
     scorer = Scorer(reference[: len(next(iter(answers.values())).texts)], lowercase)
     counts = {way: scorer.statistics(one.texts) for way, one in answers.items()}
     return [row(answers, counts, budget, fixed) for budget, fixed in budgets.items()]
 
 
-def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: float, fixed: str | None) -> dict[str, Any]:
-    mine = Way(budget_ms=budget)
+def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: float, fixed: Way) -> dict[str, Any]:
+    (mine,) = (way for way in answers if way.budget_ms == budget)
     in_time = {way: one.share(budget) for way, one in answers.items()}
     enough = [way for way in answers if way.depth and in_time[way] >= GOAL]
     best = max(enough, key=lambda way: counts[way].scores()["bleu"], default=Way())
     found = {"budget_ms": budget, "sentences": len(answers[mine].texts), "in_time": in_time[mine]}
     found |= counts[mine].scores() | {"depths": len(set(answers[mine].depths))}
-    for name, way in {"best": best, "fixed": Way(fixed)}.items():
-        found[name] = way.depth
+    for name, way in {"best": best, "fixed": fixed}.items():
+        found[name] = way.depth and way.depth + (" drafted" if way.speculate else "")
         if way.depth:
             compared = paired_bootstrap({"it": counts[way], "budget": counts[mine]}).comparisons[1].estimates["bleu"]
             scores = {f"{name}_{metric}": score for metric, score in counts[way].scores().items()}
@@ -172,18 +181,16 @@ def row(answers: dict[Way, Answers], counts: dict[Way, Statistics], budget: floa
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print(
-        "budget ms  in time   BLEU   chrF  depths  best fixed  in time   BLEU     p   beforehand  in time   BLEU     p"
-    )
+    print("budget ms  in time   BLEU   chrF  depths " + "".join(f"{name:>12}  in time   BLEU     p " for name in FIXED))
     for one in rows:
         told = f"{one['budget_ms']:9.2f}  {one['in_time']:7.1%}  {one['bleu']:5.2f}  {one['chrf']:5.2f}"
         told += f"  {one['depths']:6d}"
-        for name in ("best", "fixed"):
+        for name in FIXED.values():
             if one[name]:
-                told += f"  {one[name]:>10}  {one[f'{name}_in_time']:7.1%}  {one[f'{name}_bleu']:5.2f}"
+                told += f"  {one[name]:>11}  {one[f'{name}_in_time']:7.1%}  {one[f'{name}_bleu']:5.2f}"
                 told += f"  {one[f'{name}_p']:4.2f} "
             else:
-                told += f"  {'none':>10}{'':23}"
+                told += f"  {'none':>11}{'':23}"
         print(told)
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from anydepth.choosing.budget import Guide
-from anydepth.choosing.schedule import Choice, schedule
+from anydepth.choosing.schedule import Choice, drafts_are_open, schedule
 from anydepth.config import Config
 from anydepth.config import load as load_config
 from anydepth.data.collate import collate_sources
@@ -294,7 +294,7 @@ class Run:
         check_asked(texts, depth)
         asked, key, _ = self.clock(), key or self.key, self.translator
         decoding = self.with_margin(changed(self.config.decoding, settings), settings, depth, budget_ms, key)
-        choice = Choice(depth, budget_ms, drafts=settings.get("draft") is None and settings.get("draft_words") is None)
+        choice = Choice(depth, budget_ms, drafts=drafts_are_open(settings))
         sources = [ids if text.strip() else [] for ids, text in zip(self.sources(texts, key), texts)]
         self.check_lengths(sources)
         results = [[Translation("", 0.0, 0.0, [])] for _ in texts]

@@ -46,6 +46,9 @@ def test_every_budget_is_asked_for(tmp_path: Path, cli: Cli) -> None:
     assert all(row["best"] in ("1-1", "2-2") and row["best_in_time"] == row["fixed_in_time"] == 1.0 for row in rows)
     best = max(json.loads((run / "grid.json").read_text())["cells"], key=lambda cell: cell["bleu"])
     assert {row["fixed"] for row in rows} == {f"{best['encoder']}-{best['decoder']}"}
+    files += ["--processor-time", str(texts), "--device", "cpu", "--speculate"]
+    benchmark("budget.py", run, *files, "--sentences", "8", *budgets, "--out", out)
+    assert [(row["in_time"], row["sentences"]) for row in json.loads(out.read_text())] == [(1.0, 8), (1.0, 8)]
 
 
 def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
@@ -363,6 +364,56 @@ def test_drafts_are_those_that_calibration_found(run: Run, monkeypatch: pytest.M
     with pytest.warns(UserWarning, match="speculation is off: at depth 2-2 no batch of more than 1 was calibrated"):
         assert run.translate(TEXTS, beam=1, speculate=True, batch=8) == expected
     assert seen.pop()[0] is False
+
+
+def test_a_budget_counts_with_drafts_where_they_pay(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2-2 takes 3 ms for a token, and 1.2 with drafts, but by batches of 8."""
+    seen: list[tuple[str, bool, int]] = []
+    search = Run.search
+
+    def watched(self, sources, numbers, plans, key, decoding):
+        seen.append((plans.name, decoding.speculate, decoding.draft_words if decoding.speculate else 0))
+        return search(self, sources, numbers, plans, key, decoding)
+
+    monkeypatch.setattr(Run, "search", watched)
+    assert run.folder
+    grid = json.loads((run.folder / "grid.json").read_text())
+    for cell, bleu in zip(grid["cells"], (20.0, 21.0, 25.0, 30.0), strict=True):  # 1-1, 1-2, 2-1, 2-2
+        cell["bleu"] = bleu
+    (run.folder / "grid.json").write_text(json.dumps(grid))
+    draft, (faster,) = Draft(draft=1, draft_words=6, ms=1.2), times({"2-2": 1.2})
+    tried = [
+        Speculation(depth="2-2", batch=1, plain=3.0, drafts=[draft], timing=faster),
+        Speculation(depth="2-2", batch=8, plain=3.0, drafts=[replace(draft, ms=4.0)]),
+    ]
+    calibrated(run, made=calibration([*times(SPEEDS), *times(SPEEDS, batch=8)], tried))
+    text, found = TEXTS[1], dict[str, list[tuple[str, bool, int]]]()
+    (tokens,) = map(len, run.sources([text], run.key))
+    budget = 1.6 * tokens
+    for name, settings in {
+        "plain": {},
+        "drafted": {"speculate": True},
+        "more drafts": {"speculate": True, "draft_words": 2},  # whose time is not known
+        "all": {"speculate": True, "budget_ms": 100.0 * tokens},
+        "nothing": {"speculate": True, "budget_ms": 1.1 * tokens},
+    }.items():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "speculation is off: depth 2-1 has no shallower exit")
+            run.translate([text], **{"beam": 1, "budget_ms": budget, "batch": 1} | settings)
+        found[name] = list(seen)
+        seen.clear()
+    assert found == {
+        "plain": [("2-1", False, 0)],
+        "drafted": [("2-2", True, 6)],
+        "more drafts": [("2-1", False, 0)],
+        "all": [("2-2", True, 6)],
+        "nothing": [("1-1", False, 0)],  # at which no drafts were tried
+    }
+    assert run.guide(1).drafting.usual_seconds("2-2", 1) == pytest.approx(0.0012 * 10)
+    assert run.guide(1).options.usual_seconds("2-2", 1) == pytest.approx(0.003 * 10)
+    with pytest.warns(UserWarning, match="speculation is off: no draft was calibrated to pay for 5 at a time"):
+        run.translate(TEXTS, beam=1, batch=8, budget_ms=100.0, speculate=True)
+    assert {one[1] for one in seen} == {False}
 
 
 def test_depths_that_a_smaller_one_equals_are_not_worth_a_measurement(run: Run) -> None:

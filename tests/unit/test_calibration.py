@@ -246,6 +246,27 @@ def test_speculation_is_on_only_where_it_pays() -> None:
     assert known.speculation_at("6-1", 1) is None
 
 
+def test_the_best_drafts_have_times_of_their_own() -> None:
+    """Those of long sentences gain more here."""
+
+    def milliseconds(tokens: int, setting: Setting) -> float:
+        return (3 + tokens * (0.5 if setting.draft else 1.0)) * (10 if setting.batch > 1 and setting.draft else 1)
+
+    settings = [Setting("6-6", batch, draft, 4 * draft) for batch in (1, 8) for draft in (0, 1)]
+    measured = measure(Machine(milliseconds).seconds, TEXTS, settings, 8, sparing=False)
+    timings = [fitted(one.depth, one.batch, some) for one, some in measured.items() if not one.draft]
+    known = calibration(timings, compared(measured))
+    first, second = known.speculation
+    assert first.timing is not None
+    assert (first.timing.base, first.timing.slope) == pytest.approx((3, 0.5), rel=1e-3)
+    assert (second.best, second.timing) == (None, None)
+    assert known.predict("6-6", 20, 1, None) == pytest.approx(23, rel=1e-3)
+    assert known.drafting.predict("6-6", 20, 1, None) == pytest.approx(13, rel=1e-3)
+    assert known.drafting.predict("6-6", 20, 8) == known.predict("6-6", 20, 8)
+    assert known.draft_at("6-6", 1) == Draft(draft=1, draft_words=4, ms=first.drafts[0].ms)
+    assert [known.draft_at("6-6", sentences) for sentences in (2, 9)] == [None, None]
+
+
 def test_drafts_that_lose_are_given_up_and_the_others_measured_as_often_as_plain_search() -> None:
     """Words drafted are how many times as long a draft takes, in per cent."""
     draw = np.random.default_rng(1)

@@ -87,6 +87,8 @@ class Speculation:
     batch: int
     plain: float
     drafts: list[Draft]
+    timing: Timing | None = None
+    """Of the best setting, where it was measured at every length."""
 
     @property
     def best(self) -> Draft | None:
@@ -172,6 +174,17 @@ class Calibration:
         more sentences there are."""
         known = sorted((one for one in self.speculation if one.depth == depth), key=lambda one: one.batch)
         return next((one for one in known if one.batch >= sentences), known[-1] if known else None)
+
+    def draft_at(self, depth: str, sentences: int) -> Draft | None:
+        """What to draft with; none where no draft was found to pay or no batch as large was measured."""
+        found = self.speculation_at(depth, sentences)
+        return found.best if found and sentences <= found.batch else None
+
+    @cached_property
+    def drafting(self) -> "Calibration":
+        """With the times of speculation wherever drafts pay."""
+        faster = {(one.depth, one.batch): one.timing for one in self.speculation if one.best and one.timing}
+        return replace(self, timings=[faster.get((one.depth, one.batch), one) for one in self.timings])
 
 
 # ---- from measurements

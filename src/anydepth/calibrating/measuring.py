@@ -4,13 +4,14 @@ machine. What takes long is measured less often, and drafts that lose are given 
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anydepth.calibrating.calibration import Calibration, Draft, Speculation, fitted, origin_of
+from anydepth.calibrating.calibration import Calibration, Draft, Speculation, Timing, fitted, origin_of
 from anydepth.calibrating.course import Course, Progress
 from anydepth.calibrating.racing import Setting, Times, ratios
 from anydepth.calibrating.timed import timed
@@ -47,25 +48,27 @@ def calibrate(
     batches: Sequence[int] = BATCHES,
     beam: int | None = None,
     precision: Precision | None = None,
-    drafts_at: Sequence[str] = (),
+    drafts_at: Sequence[str] | None = (),
     rounds: int = ROUNDS,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Of these depths, or all; where the search is greedy speculation too, at the depths `drafts_at` or the deepest."""
+    """Of these depths, or all; where the search is greedy speculation too, at the depths `drafts_at` (none: at all of
+    them) or the deepest."""
     beam = run.config.decoding.beam if beam is None else beam
     for name, values in {"batches": batches, "rounds": [rounds], "beam": [beam]}.items():
         if not values or min(values) < 1:
             raise UserError(f"{name}: expected at least 1, not {', '.join(map(str, values)) or 'none'}")
-    depths = list(dict.fromkeys([*(depths or run.depths()), *drafts_at]))
+    depths = list(dict.fromkeys([*(depths or run.depths()), *(drafts_at or ())]))
     for depth in depths:
         run.plan(depth)
     measured_texts = readable(run, texts)
     settings = [Setting(depth, batch) for depth in depths for batch in dict.fromkeys(batches)]
     if beam == 1 and run.engine_name == "native":
-        for depth in drafts_at or [max(depths, key=lambda depth: sum(parse_depth(depth)))]:
+        deepest = max(depths, key=lambda depth: sum(parse_depth(depth)))
+        for depth in depths if drafts_at is None else drafts_at or [deepest]:
             settings += drafts(run, depth, batches)
-    if missing := set(drafts_at) - {setting.depth for setting in settings if setting.draft}:
+    if missing := set(drafts_at or ()) - {setting.depth for setting in settings if setting.draft}:
         expected = f"beam 1, not {beam}" if beam > 1 else "depths with shallower exits"
         if run.engine_name != "native":
             expected = f"the engine native, not {run.engine_name}"
@@ -166,9 +169,17 @@ def compared(measured: Measured) -> list[Speculation]:
             if draft.drafts_for(setting)
         ]
         if tried:
-            plain = round(sum(medians), 4)
-            found.append(Speculation(depth=setting.depth, batch=setting.batch, plain=plain, drafts=tried))
+            one = Speculation(depth=setting.depth, batch=setting.batch, plain=round(sum(medians), 4), drafts=tried)
+            found.append(replace(one, timing=timing_of(one, measured)))
     return found
+
+
+def timing_of(speculation: Speculation, measured: Measured) -> Timing | None:
+    """Of the best drafts."""
+    if not (best := speculation.best):
+        return None
+    times = measured[Setting(speculation.depth, speculation.batch, best.draft, best.draft_words)]
+    return fitted(speculation.depth, speculation.batch, times) if all(times) else None
 
 
 def drafted_ms(plain: list[float], by_length: list[Any]) -> float:

@@ -50,13 +50,16 @@ class Automatic(NamedTuple):
 class Options:
     """The depths of a run that were both evaluated and calibrated."""
 
-    def __init__(self, cells: Sequence[Cell], calibration: Calibration, record: Record | None = None) -> None:
-        """`record` is where the cells come from; only `automatic` looks into it."""
+    def __init__(
+        self, cells: Sequence[Cell], calibration: Calibration, record: Record | None = None, drafts: bool = False
+    ) -> None:
+        """`record` is where the cells come from; only `automatic` looks into it. `drafts` tells whether there is
+        speculation wherever it pays."""
         self.cells = [cell for cell in cells if depth_name(cell) in calibration.depths]
         if not self.cells:
             raise UserError("no depth was both evaluated and calibrated: give both commands the same --depths")
         self.metric = main_metric(self.cells[0])
-        self.calibration, self.record = calibration, record
+        self.calibration, self.record, self.drafts = calibration, record, drafts
         self.levels: dict[tuple[float, int], float] = {}
         self.moods: dict[tuple[float, int], float] = {}
         """By budget and sentences of a batch: how many times as long as calibrated answers are taken to need, since
@@ -77,7 +80,12 @@ class Options:
         depth, fits = self.at_level(self.levels[asked], budget_ms, tokens, sentences)
         if asked in self.moods:
             depth, _ = self.at_level(self.levels[asked], budget_ms / self.moods[asked], tokens, sentences)
-        return Chosen(depth, self.calibration.predict(depth, tokens, sentences), fits)
+        return Chosen(depth, self.times(depth, sentences).predict(depth, tokens, sentences), fits)
+
+    def times(self, depth: str, sentences: int) -> Calibration:
+        """What tells the time of a depth: of speculation where it is used."""
+        drafts = self.drafts and self.calibration.draft_at(depth, sentences)
+        return self.calibration.drafting if drafts else self.calibration
 
     def answered(self, budget_ms: float, sentences: int, in_time: bool) -> None:
         """Learns from an answer that could be in time, so that in the long run the wanted share is, however far the
@@ -87,7 +95,7 @@ class Options:
 
     def at_level(self, level: float, budget_ms: float, tokens: float, sentences: int) -> tuple[str, bool]:
         """The best depth that is in time with this chance, or else the fastest; and which of the two it is."""
-        times = {depth: self.calibration.predict(depth, tokens, sentences, level) for depth in self.depths}
+        times = {depth: self.times(depth, sentences).predict(depth, tokens, sentences, level) for depth in self.depths}
         fitting = [depth for depth in self.depths if times[depth] <= budget_ms * sentences]
         return (fitting[0], True) if fitting else (min(times, key=times.__getitem__), False)
 
@@ -97,12 +105,12 @@ class Options:
         Short sentences are in time almost surely; so long ones may take a risk, as they do where one depth serves all.
         The lengths are those of the sentences that were calibrated with.
         """
-        known = self.calibration
         for level in LEVELS:
             chances = []
-            for tokens in known.tokens:
+            for tokens in self.calibration.tokens:
                 depth, _ = self.at_level(level, budget_ms, tokens, sentences)
-                chances.append(known.chance(depth, tokens, sentences, budget_ms * sentences))
+                times = self.times(depth, sentences)
+                chances.append(times.chance(depth, tokens, sentences, budget_ms * sentences))
             if fmean(chances) >= AIM:
                 return level
         return COVERAGE
@@ -134,7 +142,7 @@ class Options:
     def usual_seconds(self, depth: str, sentences: int) -> float:
         """For one of so many sentences of usual length."""
         tokens = self.calibration.usual_tokens
-        return self.calibration.predict(depth, tokens, sentences, None) / sentences / 1000
+        return self.times(depth, sentences).predict(depth, tokens, sentences, None) / sentences / 1000
 
     @cached_property
     def chances(self) -> dict[str, float]:
@@ -196,6 +204,11 @@ class Guide:
     def options(self) -> Options:
         record = evaluated(self.run, self.key)
         return Options(record.cells, self.calibration, record)
+
+    @cached_property
+    def drafting(self) -> Options:
+        """The same, with speculation wherever it pays."""
+        return Options(self.options.cells, self.calibration, self.options.record, drafts=True)
 
 
 def worthwhile_depths(run: "Run") -> list[str]:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Real
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anydepth.calibrating.calibration import NAME, command
 from anydepth.choosing.budget import Chosen, Guide, Options
 from anydepth.data.sources import batches
 from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
 from anydepth.errors import UserError
+from anydepth.plan import parse_depth
 
 AUTO = "auto"
 
@@ -24,6 +25,14 @@ class Choice(NamedTuple):
     budget_ms: float | None
     drafts: bool
     """Whether the settings of speculation may be changed."""
+
+    def options(self, decoding: DecodingConfig, guide: Guide) -> Options:
+        return guide.drafting if decoding.speculate and self.drafts else guide.options
+
+
+def drafts_are_open(settings: dict[str, Any]) -> bool:
+    """Whether a call leaves the settings of speculation to us."""
+    return settings.get("draft") is None and settings.get("draft_words") is None
 
 
 class Share(NamedTuple):
@@ -46,7 +55,7 @@ def schedule(
         return
     depth = choice.depth
     if depth == AUTO:
-        depth = guide.options.automatic(decoding.batch).depth
+        depth = choice.options(decoding, guide).automatic(decoding.batch).depth
     else:
         guide.run.plan(depth, guide.key)  # complains about a wrong one, even if there is no text
     for places in some:
@@ -69,14 +78,16 @@ def within_budget(
     asked: float,
 ) -> Iterator[Share]:
     """Learns from each answer that could be in time. Batches come in an order that says nothing of their length: after
-    answers to the longest alone, all would be taken to be slow."""
+    answers to the longest alone, all would be taken to be slow. There is speculation where its time is known."""
     check_budget(decoding, choice, budget_ms)
-    run, options = guide.run, guide.options
+    run, options = guide.run, choice.options(decoding, guide)
     say_what_is_late([(len(places), lengths[places[0]]) for places in some], options, budget_ms)
     for places in Random(1).sample(some, len(some)):
         began, prepared = run.clock() if len(some) > 1 else asked, run.preparations
         chosen = options.within(budget_ms, lengths[places[0]], len(places))
-        yield share(places, chosen.depth, decoding, choice, guide)
+        draft = with_known_drafts if options.drafts else with_drafts_as_set
+        how = draft(decoding, chosen.depth, len(places), guide) if decoding.speculate else decoding
+        yield Share(places, chosen.depth, how)
         if chosen.fits and run.preparations == prepared:  # it took longer where it has prepared something
             spent = 1000 * (run.clock() - began)
             options.answered(budget_ms, len(places), spent <= budget_ms * len(places))
@@ -114,25 +125,40 @@ def fastest(count: int, tokens: int, chosen: Chosen) -> str:
 def with_drafts(decoding: DecodingConfig, depth: str | None, sentences: int, guide: Guide) -> DecodingConfig:
     """With the drafts that calibration found best for so many sentences, or without any where it found none to pay or
     never saw so many. Without calibration of this depth the settings stay as they are, if it can draft so."""
-    plans = guide.run.plan(depth, guide.key)
-    depth = plans.name
+    depth = guide.run.plan(depth, guide.key).name
     found = guide.calibrated.speculation_at(depth, sentences) if guide.calibrated else None
     if found is None:
-        known = guide.run.model.policies["decoder"].plans(guide.key)
-        shallower = [layers for layers in sorted(known) if layers < len(plans.decoder)]
-        if decoding.draft not in shallower:
-            others = f" (a draft can have {', '.join(map(str, shallower))})" if shallower else ""
-            reason = f"depth {depth} has no shallower exit with {decoding.draft} decoder layers{others}"
-            return without_drafts(decoding, reason, guide)
-        if why := why_uncalibrated(depth, guide):
+        as_set = with_drafts_as_set(decoding, depth, sentences, guide)
+        if as_set.speculate and (why := why_uncalibrated(depth, guide)):
             guide.warn(f"speculation may be slower than plain search at depth {depth}: {why}")
-        return decoding
+        return as_set
     if found.best and sentences <= found.batch:
-        return replace(decoding, draft=found.best.draft, draft_words=found.best.draft_words)
+        return with_known_drafts(decoding, depth, sentences, guide)
     if sentences > found.batch:
         return without_drafts(decoding, f"at depth {depth} no batch of more than {found.batch} was calibrated", guide)
     where = f"at depth {depth} and batch {found.batch}"
     return without_drafts(decoding, f"{where} plain search was as fast when calibrated", guide)
+
+
+def with_known_drafts(decoding: DecodingConfig, depth: str, sentences: int, guide: Guide) -> DecodingConfig:
+    """With those that calibration found to pay, or without any."""
+    draft = guide.calibration.draft_at(depth, sentences)
+    if draft:
+        return replace(decoding, draft=draft.draft, draft_words=draft.draft_words)
+    if not any(guide.calibration.draft_at(other, sentences) for other in guide.options.depths):
+        return without_drafts(decoding, f"no draft was calibrated to pay for {sentences} at a time", guide)
+    return replace(decoding, speculate=False)
+
+
+def with_drafts_as_set(decoding: DecodingConfig, depth: str, _: int, guide: Guide) -> DecodingConfig:
+    """As the settings are, if a depth can draft so."""
+    layers, known = parse_depth(depth)[1], guide.run.model.policies["decoder"].plans(guide.key)
+    shallower = [each for each in sorted(known) if each < layers]
+    if decoding.draft in shallower:
+        return decoding
+    others = f" (a draft can have {', '.join(map(str, shallower))})" if shallower else ""
+    reason = f"depth {depth} has no shallower exit with {decoding.draft} decoder layers{others}"
+    return without_drafts(decoding, reason, guide)
 
 
 def why_uncalibrated(depth: str, guide: Guide) -> str:

@@ -39,9 +39,12 @@ def parse_numbers(flag: str, text: str) -> list[int]:
 
 def automatic_depth(run: "Run", settings: dict[str, Any]) -> str:
     """What `--depth auto` stands for; says why on stderr."""
+    from anydepth.choosing.schedule import AUTO, Choice, drafts_are_open
     from anydepth.decoding.decoder import changed
 
     decoding = changed(run.config.decoding, settings)
-    found = run.guide(decoding.beam, precision=decoding.precision).options.automatic(decoding.batch)
+    choice = Choice(AUTO, None, drafts=drafts_are_open(settings))
+    guide = run.guide(decoding.beam, precision=decoding.precision)
+    found = choice.options(decoding, guide).automatic(decoding.batch)
     print(f"anydepth: {found.reason}", file=sys.stderr)
     return found.depth

@@ -37,7 +37,8 @@ def calibrate(
     beam: Beam = None,
     precision: Precision = None,
     drafts_at: Annotated[
-        str | None, typer.Option(metavar="E-D,…", help="With --beam 1: depths to try drafts at. Default: the deepest.")
+        str | None,
+        typer.Option(metavar="E-D,…", help="With --beam 1: depths to try drafts at, or all. Default: the deepest."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less.")] = False,
     language: Language = None,
@@ -66,7 +67,7 @@ def calibrate(
             batches=sizes,
             beam=beam,
             precision=precision,
-            drafts_at=[depth.strip() for depth in drafts_at.split(",")] if drafts_at else (),
+            drafts_at=parse_depths(drafts_at) if drafts_at else (),
             rounds=QUICK_ROUNDS if quick else ROUNDS,
             progress=show,
         )
