@@ -35,8 +35,8 @@ Batch = Annotated[int | None, typer.Option(help="Sentences decoded together. Def
 Precision = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"] | None,
     typer.Option(
-        help="Number type of the weights. Faster than float32: bfloat16 on a GPU; on a CPU int8, and float16 "
-        "for single sentences. "
+        help="Number type of the weights. Faster than float32: bfloat16 on a GPU; on a CPU, in wide models, int8, and "
+        "float16 for single sentences. "
         "Default: the recipe's."
     ),
 ]

@@ -28,7 +28,7 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="E-D,…",
-            help="all, or depths such as 6-6,6-2. Default: all that no smaller one equals.",
+            help="all, or depths such as 6-6,6-2. Default: all that no smaller one equals (before `evaluate`: all).",
         ),
     ] = None,
     batches: Annotated[
@@ -45,7 +45,7 @@ def calibrate(
     engine: Engine = "native",
     device: Device = "auto",
 ) -> None:
-    """Measure how long every depth takes on this machine, for `translate --budget-ms` and `--depth auto`."""
+    """Measure how long every depth takes on this machine, for `translate --budget-ms`, `--depth auto`, `--speculate`."""
     from anydepth.calibrating.calibration import NAME, check_decodes, keep, read_calibrations
     from anydepth.calibrating.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
     from anydepth.calibrating.tables import print_calibration
