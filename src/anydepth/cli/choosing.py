@@ -45,7 +45,7 @@ def calibrate(
     engine: Engine = "native",
     device: Device = "auto",
 ) -> None:
-    """Measure how long every depth takes on this machine, for `translate --budget-ms`, `--depth auto`, `--speculate`."""
+    """Measure how long every depth takes here: for `translate --budget-ms`, `--depth auto` and `--speculate`."""
     from anydepth.calibrating.calibration import NAME, check_decodes, keep, read_calibrations
     from anydepth.calibrating.measuring import BATCHES, QUICK_ROUNDS, ROUNDS, calibrate
     from anydepth.calibrating.tables import print_calibration
