@@ -21,7 +21,7 @@ from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.multiscale import MultiscaleConfig
 from anydepth.translating.alone import DecoderAlone, LayerAlone
-from anydepth.translating.precision import BlockedLinear, for_searching, rough_head
+from anydepth.translating.precision import BLOCKS_PAY, BlockedLinear, Float32Linear, for_searching, rough_head
 from anydepth.translating.searching import Asked, Searcher
 
 LENGTHS = [(n % 11 + 1, 2) for n in range(24)]
@@ -214,6 +214,17 @@ def test_without_their_kernels_projections_stay_as_they_are(monkeypatch: pytest.
     assert drafted.tokens == plain.tokens
     with pytest.raises(UserError, match="no FBGEMM"):
         for_searching(model, "int8")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 400])
+def test_large_products_are_read_in_blocks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[int] = []
+    forward = BlockedLinear.forward
+    monkeypatch.setattr(BlockedLinear, "forward", lambda part, x: blocked.append(len(x)) or forward(part, x))
+    linear, x = nn.Linear(48, 40), torch.randn(rows, 48)
+    torch.testing.assert_close(Float32Linear(linear)(x), linear(x))
+    assert blocked == ([rows] if 48 * 40 * rows >= BLOCKS_PAY else [])
+    assert bool(blocked) == (rows == 400)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

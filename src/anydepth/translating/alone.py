@@ -198,7 +198,7 @@ def head_of(model: Planned) -> Function:
 
 def product_of(linear: nn.Module) -> Function:
     if isinstance(linear, Float32Linear):
-        return product(linear.weight, linear.bias, in_torch(linear.several))
+        return product(linear.weight, linear.bias, in_torch(linear))
     return product(linear.weight, linear.bias) if isinstance(linear, nn.Linear) else in_torch(linear)
 
 

@@ -2,7 +2,7 @@
 
 To say a word at batch 1, a CPU reads every weight of the decoder once and does little else: 121 MB in float32 at 6
 layers of width 512 and 16,000 words, half of that in 16 bits, a quarter in int8. A single word is multiplied by columns
-(alone.py), several together by oneDNN's blocks. What is not changed is shared with the model, which is left as it is.
+(alone.py), much at a time by oneDNN's blocks. What is not changed is shared with the model, which is left as it is.
 """
 
 import copy
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anydepth.decoding.decoder import Precision
@@ -113,17 +114,24 @@ class BlockedLinear(nn.Module):
         return found
 
 
+BLOCKS_PAY = 400_000
+"""Multiplications of a product from which on it is oneDNN's: a call takes 8 µs more than one of MKL (AMD Zen 5), and
+half of the time where there is much to do."""
+
+
 class Float32Linear(nn.Module):
-    """The same, where PyTorch would leave the product to MKL, which takes 2.3 to 2.8 times as long for 2 to 320 rows on
-    an AMD Zen 4; and the weights by themselves, for single words."""
+    """The same, where PyTorch would leave all products to MKL, which takes twice as long for many rows of wide layers;
+    and the weights by themselves, for single words."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight.detach(), linear.bias
-        self.several = BlockedLinear(linear) if torch.backends.mkldnn.is_available() else linear
+        self.blocked = BlockedLinear(linear) if torch.backends.mkldnn.is_available() else None
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.several(x)
+        if self.blocked is None or x.numel() * len(self.weight) < BLOCKS_PAY:
+            return F.linear(x, self.weight, self.bias)
+        found: Tensor = self.blocked(x)
         return found
 
 
