@@ -169,10 +169,16 @@ class Calibration:
         ratio = ms / self.predict(depth, tokens, sentences, None)
         return bisect_right(nearest.ratios, ratio) / len(nearest.ratios)
 
+    @cached_property
+    def tried(self) -> dict[str, list[Speculation]]:
+        """By depth, the smallest batches first."""
+        ordered = sorted(self.speculation, key=lambda one: one.batch)
+        return {depth: [one for one in ordered if one.depth == depth] for depth in {one.depth for one in ordered}}
+
     def speculation_at(self, depth: str, sentences: int) -> Speculation | None:
         """At the next larger batch size that was measured, or else the largest, if this depth was: drafts gain less the
         more sentences there are."""
-        known = sorted((one for one in self.speculation if one.depth == depth), key=lambda one: one.batch)
+        known = self.tried.get(depth, [])
         return next((one for one in known if one.batch >= sentences), known[-1] if known else None)
 
     def draft_at(self, depth: str, sentences: int) -> Draft | None:

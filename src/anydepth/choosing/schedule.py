@@ -164,7 +164,7 @@ def with_drafts_as_set(decoding: DecodingConfig, depth: str, _: int, guide: Guid
 def why_uncalibrated(depth: str, guide: Guide) -> str:
     """Nothing to say of a run that never was."""
     if guide.calibrated:
-        tried = {one.depth for one in guide.calibrated.speculation}
+        tried = guide.calibrated.tried
         again = f"{command(guide.run, guide.calibrated.origin)} --drafts-at {depth}"
         return f"drafts were calibrated at {', '.join(sorted(tried))}: run {again}" if tried else ""
     known = guide.run.folder and (guide.run.folder / NAME).exists()
