@@ -103,8 +103,9 @@ choosing() {
     alone
     anydepth selector-judged selector "$tied" --beam 1 --evaluate --sentences 500
     cp "$tied/selector/judgement.json" "$out/judgement.json" || echo judgement >> "$out/failed"
-    anydepth calibrate calibrate "$tied" --beam 1 --depths $depths --quick --source "$dev"
+    anydepth calibrate calibrate "$tied" --beam 1 --depths $depths --batches 1 --drafts-at 6-6,6-4,4-4 --source "$dev"
     benchmark budget budget "$tied" --sentences 3000 --out "$out/budget.json"
+    benchmark budget-drafts budget "$tied" --speculate --sentences 1500 --out "$out/budget-drafts.json"
     benchmark compiled decoding_speed "$tied" --source "$test.de.gz" --sections compiled,precision --patience 60 \
         --sentences 256 --out "$out/compiled.json"
 }
