@@ -721,6 +721,7 @@ def compiled_for_hopper(kernel: Any, given: tuple[Any, ...], settings: dict[str,
             hints[number,] = [["tt.divisibility", 16]]
         elif isinstance(value, tuple):  # of tensors
             hints |= {(number, place): [["tt.divisibility", 16]] for place in range(len(value))}
+    settings = {"enable_fp_fusion": True, **settings}  # its default, of which Triton 3.9 warns
     return compile(ASTSource(kernel, signature, constants, hints), GPUTarget("cuda", 90, 32), settings)
 
 
