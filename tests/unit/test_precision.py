@@ -88,11 +88,14 @@ def test_a_sentence_alone_has_the_logits_of_its_layers(
                 torch.testing.assert_close(found, expected, rtol=near, atol=near)
 
 
-def test_weights_that_are_not_numbers_are_told() -> None:
-    model = talkative_translator()
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("name", ["greedy", "speculation"])
+def test_weights_that_are_not_numbers_are_told(name: str, precision: Precision) -> None:
+    model = talkative_translator(PrefixConfig()).float()
     model.decoder.layers[0].shrink.weight.data[0, 0] = torch.inf
+    searcher = Searcher(for_searching(model, precision), MARKS)
     with torch.no_grad(), pytest.raises(UserError, match="logits are not numbers"):
-        Searcher(model, MARKS).grow(Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES["greedy"], [0]))
+        searcher.grow(Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES[name], [0]))
 
 
 @pytest.mark.parametrize("name", ["greedy", "speculation"])

@@ -62,6 +62,8 @@ class Hypothesis(NamedTuple):
 SEARCH_TOKENS = 16_384
 """Source tokens searched together at most, padding included: long texts come in smaller batches."""
 
+NOT_NUMBERS = "the model's logits are not numbers: its training diverged, or its weights are damaged"
+
 NEVER = 1.0
 """The margin with which no word stops early."""
 
@@ -188,7 +190,7 @@ def _require(holds: bool, setting: str, expected: str, value: object) -> None:
 def hypothesis(tokens: list[int], eos: int, score: float, log_probability: float) -> Hypothesis:
     """From the tokens that were scored, of which the last may be eos."""
     if math.isnan(score):
-        raise UserError("the model's logits are not numbers: its training diverged, or its weights are damaged")
+        raise UserError(NOT_NUMBERS)
     return Hypothesis(tokens[:-1] if tokens[-1] == eos else tokens, score, log_probability)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anydepth.decoding.decoder import Precision
+from anydepth.decoding.decoder import NOT_NUMBERS, Precision
 from anydepth.errors import UserError
 from anydepth.models import Translator
 from anydepth.nn.context import NormedCrossAttention
@@ -187,5 +187,10 @@ class Int8Linear(nn.Module):
         self.seven_bits = not torch.cpu._is_vnni_supported()
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
+        try:
+            found: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, self.seven_bits)
+        except RuntimeError:
+            if x.isfinite().all():
+                raise
+            raise UserError(NOT_NUMBERS) from None  # so they have no scale
         return found
