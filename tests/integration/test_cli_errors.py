@@ -422,7 +422,8 @@ def test_an_empty_config_is_no_run_of_defaults(tmp_path: Path, complaint: Callab
             "restore it, or train again"  # fmt: skip
 
 
-def test_output_that_is_closed_is_one_line() -> None:
-    command = f"echo 'the first of May' | {sys.executable} -m anydepth translate {GOLDEN} --device cpu >&-"
+@pytest.mark.parametrize("closed", ["echo 'the first of May' | {} >&-", "{} <&-"])
+def test_input_or_output_that_is_closed_is_one_line(closed: str) -> None:
+    command = closed.format(f"{sys.executable} -m anydepth translate {GOLDEN} --device cpu")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "anydepth: Bad file descriptor\n")

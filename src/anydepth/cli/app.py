@@ -60,7 +60,10 @@ DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 def main() -> None:
     """The entry point: mistakes become one line, Ctrl-C exit code 130."""
     warnings.showwarning = lambda message, *_: print(f"anydepth: warning: {message}", file=sys.stderr)
-    if sys.stdout is None:  # closed by the shell: whoever writes to it learns so
+    # closed by the shell: whoever reads or writes it learns so
+    if sys.stdin is None:
+        sys.stdin = open(os.open(os.devnull, os.O_WRONLY))  # noqa: SIM115
+    if sys.stdout is None:
         sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
