@@ -395,6 +395,8 @@ def test_a_real_run_is_measured() -> None:
     for beam, depth, expected in ((1, "2-1", "depths with shallower exits"), (2, "2-2", "beam 1, not 2")):
         with pytest.raises(UserError, match=f"drafts at {depth}: expected {expected}"):
             calibrate(run, texts, beam=beam, drafts_at=[depth])
+    with pytest.raises(UserError, match="drafts at all: expected beam 1, not 2"):
+        calibrate(run, texts, beam=2, drafts_at=None)
     assert shown[-1] == (100, 100)
     assert shown == sorted(shown)
     assert made.origin["precision"] == "float32"

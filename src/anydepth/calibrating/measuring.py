@@ -68,11 +68,13 @@ def calibrate(
         deepest = max(depths, key=lambda depth: sum(parse_depth(depth)))
         for depth in depths if drafts_at is None else drafts_at or [deepest]:
             settings += drafts(run, depth, batches)
-    if missing := set(drafts_at or ()) - {setting.depth for setting in settings if setting.draft}:
+    tried = {setting.depth for setting in settings if setting.draft}
+    missing = set(drafts_at or ()) - tried
+    if missing or (drafts_at is None and not tried):
         expected = f"beam 1, not {beam}" if beam > 1 else "depths with shallower exits"
         if run.engine_name != "native":
             expected = f"the engine native, not {run.engine_name}"
-        raise UserError(f"drafts at {', '.join(sorted(missing))}: expected {expected}")
+        raise UserError(f"drafts at {', '.join(sorted(missing)) or 'all'}: expected {expected}")
 
     def seconds(some: list[str], setting: Setting) -> float:
         how: dict[str, Any] = {"beam": beam, "batch": setting.batch, "sample": False, "n_best": 1}
