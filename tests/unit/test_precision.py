@@ -88,14 +88,14 @@ def test_a_sentence_alone_has_the_logits_of_its_layers(
                 torch.testing.assert_close(found, expected, rtol=near, atol=near)
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("precision", PACKED)
 @pytest.mark.parametrize("name", ["greedy", "speculation"])
 def test_weights_that_are_not_numbers_are_told(name: str, precision: Precision) -> None:
     model = talkative_translator(PrefixConfig()).float()
     model.decoder.layers[0].shrink.weight.data[0, 0] = torch.inf
-    searcher = Searcher(for_searching(model, precision), MARKS)
+    asked = Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES[name], [0])
     with torch.no_grad(), pytest.raises(UserError, match="logits are not numbers"):
-        searcher.grow(Asked(sentences()[0], torch.tensor([5]), model.plan(), "", SEARCHES[name], [0]))
+        Searcher(for_searching(model, precision), MARKS).grow(asked)
 
 
 @pytest.mark.parametrize("name", ["greedy", "speculation"])

@@ -163,7 +163,10 @@ class Float16Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.packed = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach().float(), linear.bias)
+        weight = linear.weight.detach().float()
+        if not weight.isfinite().all():  # they would be rounded to numbers
+            raise UserError(NOT_NUMBERS)
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
