@@ -144,11 +144,16 @@ class Calibration:
         as the largest."""
         if sentences == measured:
             return 1.0
-        known = max(self.by_depth.values(), key=len)
-        times = [one.typical(self.usual_tokens) for one in known]
+        known, times = self.example
         largest = known[-1].batch
         now, then = (between(known, times, size) * max(1.0, size / largest) for size in (sentences, measured))
         return now / then
+
+    @cached_property
+    def example(self) -> tuple[list[Timing], list[float]]:
+        """The depth that was measured at the most batch sizes, and how long those of usual length take."""
+        known = max(self.by_depth.values(), key=len)
+        return known, [one.typical(self.usual_tokens) for one in known]
 
     def clear_ms(self, depth: str, texts: int, tokens: int, batch: int) -> float:
         """What a queue of so many texts takes, the longest of so many tokens, in full batches and one for the rest. (A
