@@ -95,7 +95,7 @@ def tell_of_words(device: torch.device, searches: dict[int, partial[int]]) -> No
 
 
 def kernels_of(work: partial[int]) -> list[Kernel]:
-    """In the order of their starts."""
+    """In the order of their starts; none where nobody may profile."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         work()
         torch.cuda.synchronize()
@@ -104,6 +104,9 @@ def kernels_of(work: partial[int]) -> list[Kernel]:
 
 
 def tell_of_kernels(kernels: list[Kernel], most: int) -> None:
+    if not kernels:
+        print("  the profiler saw no kernels")
+        return
     spent, count = defaultdict[str, float](float), defaultdict[str, int](int)
     for name, time in shares(kernels):
         spent[name] += time

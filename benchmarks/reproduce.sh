@@ -67,10 +67,10 @@ words() {
 decoding() {
     local test=data/europarl-de-en/test.de.gz words=$out/words rows
     local random=(--random --tokenizer "$words/tokenizer.json" --source "$test" --sentences 256)
+    benchmark profile decoding_profile --shapes 1x1,32x1,256x5
     [ -e "$words" ] ||
         anydepth words train "$here/recipes/baselines/europarl-de-en.toml" --out "$words" \
             --set tokenizer.vocabulary=16000 --set training.steps=1
-    benchmark profile decoding_profile --shapes 1x1,32x1,256x5
     benchmark random decoding_speed "${random[@]}" --sections rival,step,depths --out "$out/random.json"
     benchmark random-compiled decoding_speed "${random[@]}" --sections compiled --shapes 1x1,32x1 --patience 90 \
         --out "$out/random-compiled.json"

@@ -63,12 +63,17 @@ def test_what_a_section_found_before_it_failed_is_kept(tmp_path: Path) -> None:
     assert set(found["depths"]["milliseconds"]) == {"2-1", "2-2"}
 
 
-def test_time_that_kernels_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_kernels_share_counts_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     profile = importlib.import_module("decoding_profile")
     kernels = [profile.Kernel(*each) for each in (("a", 0, 4), ("b", 1, 3), ("a", 2, 6), ("b", 9, 10), ("a", 10, 11))]
     assert list(profile.shares(kernels)) == [("a", 4), ("b", 0), ("a", 2), ("b", 1), ("a", 1)]
     assert profile.gaps(kernels) == [0, 0, 0, 3, 0]
+    for some, told in ((kernels, "3 x   2.33 us  a"), ([], "no kernels")):
+        profile.tell_of_kernels(some, 2)
+        assert told in capsys.readouterr().out
 
 
 def test_where_the_time_of_decoding_goes() -> None:

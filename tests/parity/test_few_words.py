@@ -800,6 +800,10 @@ def test_kernels_fit_on_the_chip_and_few_read_before_they_wait(monkeypatch: pyte
         assert reads <= (kernel in EARLY), kernel
         assert "st.global" not in before
         assert found.metadata.shared <= 227 * 1024
+        if kernel in (picking.pick_kernel, picking.pick_candidate_kernel) and settings["num_warps"] > 1:
+            # none reads the place, the only 64 bits, once the warps go on by themselves: one sets it for the next word
+            assert "ld.global.b64" in found.asm["ptx"]
+            assert "ld.global.b64" not in found.asm["ptx"].rpartition("bar.sync")[2]
         seen.add(kernel)
 
     monkeypatch.setattr(overlap, "launch", launch)

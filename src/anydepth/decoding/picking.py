@@ -183,13 +183,13 @@ def tile_of(coming: Next | None) -> tuple[int, int]:
 
 @jit
 def note(
-    chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+    chosen, gain, words, gains, last, place, coming, row, rows, word_row, gain_row, place_row,
     vectors, positions, scale, states, longest, NOTED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
+    """The place is read ahead of all comparisons, for which warps wait for each other: `coming` may be where it stands,
+    and one of them sets that while others may not have got as far."""
     words += row * word_row
     gains += row * gain_row
-    if NOTED or WIDTH:
-        place = tl.load(at + row * place_row)
     if NOTED:
         words += place * rows
         gains += place * rows
@@ -210,6 +210,7 @@ def pick_kernel(
 ):  # fmt: skip
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
+    place = tl.load(at + row * place_row) if NOTED or WIDTH else 0
     highest = -1e30
     total = 0.0
     best = float("-inf")
@@ -222,12 +223,12 @@ def pick_kernel(
         highest = higher
         scores = tl.where((word == one) | (word == other), float("-inf"), scores)
         here = tl.max(scores, 0)
-        place = tl.min(tl.where(scores == here, word, 0x7FFFFFFF), 0)
-        chosen = tl.where(here > best, place, chosen)
+        first_best = tl.min(tl.where(scores == here, word, 0x7FFFFFFF), 0)
+        chosen = tl.where(here > best, first_best, chosen)
         best = tl.maximum(best, here)
     gain = best - highest - tl.log(total)
     note(
-        chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+        chosen, gain, words, gains, last, place, coming, row, rows, word_row, gain_row, place_row,
         vectors, positions, scale, states, longest, NOTED, WIDTH, PADDED,
     )  # fmt: skip
 
@@ -240,6 +241,7 @@ def pick_candidate_kernel(
 ):  # fmt: skip
     wait(OVERLAP)
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+    place = tl.load(at + row * place_row) if NOTED or WIDTH else 0
     here, real = row * parts + part, part < parts
     best = tl.load(logits + here, mask=real, other=float("-inf"))
     candidate = tl.load(candidates + here, mask=real, other=0)
@@ -251,7 +253,7 @@ def pick_candidate_kernel(
     chosen = tl.min(tl.where((best == logit) & real, candidate, any_word), 0)
     gain = logit - top - tl.log(tl.sum(total * tl.exp(highest - top), 0))
     note(
-        chosen, gain, words, gains, last, at, coming, row, rows, word_row, gain_row, place_row,
+        chosen, gain, words, gains, last, place, coming, row, rows, word_row, gain_row, place_row,
         vectors, positions, scale, states, longest, NOTED, WIDTH, PADDED,
     )  # fmt: skip
 
