@@ -4,7 +4,7 @@
     python benchmarks/tiles.py --width 1024 --ffn 4096 --rows 1 16
 
 For each product of a decoder layer and number of words: microseconds a kernel, with the tile that `choose_tile` takes
-(nn/few_words.py) and with the fastest of those tried. Kernels follow one another as in a decoder step, each with the
+(nn/multiplying.py) and with the fastest of those tried. Kernels follow one another as in a decoder step, each with the
 weights of another layer, replayed as a graph; every tile in turn, and the fastest replay counts. A tile that wins here
 should be tried in a whole step (`decoding_speed.py --sections step`) before it is taken: other kernels run beside it
 there.
@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anydepth.nn.few_words import Tile, choose_tile, project
+from anydepth.nn.few_words import project
+from anydepth.nn.multiplying import Tile, choose_tile
 from anydepth.nn.recorder import Recorder, power_of_two
 
 LAYERS = 6

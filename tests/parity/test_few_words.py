@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for CUDA only")
 
-from anydepth.decoding import decoder, in_place, picking
-from anydepth.decoding.picking import Heard, Next, Round, Said
-from anydepth.decoding.restarting import restart
+from anydepth.decoding import decoder, in_place, picking, rounds
+from anydepth.decoding.picking import Next, Said
+from anydepth.decoding.rounds import Heard, Round, restart
 from anydepth.decoding.speculative import Rows, judge
 from anydepth.depth import DepthConfig
 from anydepth.depth.latent import LatentConfig
@@ -25,8 +25,9 @@ from anydepth.models import Translator, TranslatorConfig
 from anydepth.nn import few_words, folded_source, overlap, source_words, word_attention
 from anydepth.nn.attention import CrossAttention
 from anydepth.nn.cache import as_scores
-from anydepth.nn.few_words import Tile, Vectors
+from anydepth.nn.few_words import Vectors
 from anydepth.nn.layers import LayerConfig
+from anydepth.nn.multiplying import Tile, choose_tile
 from anydepth.nn.stack_config import StackConfig
 from anydepth.plan import Plan
 from anydepth.translating import quick
@@ -430,10 +431,9 @@ def a_model(name: str, **size: int) -> Translator:
 
 def have_fewer_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter runs them one by one, and a whole model has too many."""
-    choose = few_words.choose_tile
     if INTERPRETED:
         for module in (few_words, picking, source_words):
-            monkeypatch.setattr(module, "choose_tile", lambda *shape: choose(*shape)._replace(columns=64))
+            monkeypatch.setattr(module, "choose_tile", lambda *shape: choose_tile(*shape)._replace(columns=64))
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, say: Callable[[], list[Tensor]]) -> None:
@@ -629,7 +629,7 @@ def test_rounds_settled_by_a_kernel_keep_the_same_accounts(count: int) -> None:
     round = Round(drafted.clone(), places.clone(), *found, ours.running, ours.rounds, turns)
     heard = Heard(ours.tokens, asked, torch.zeros_like(limits), torch.zeros_like(gains[:, 0]))
     coming = next_words(rows)
-    picking.settle(round, heard, chosen, gains, eos, coming)
+    rounds.settle(round, heard, chosen, gains, eos, coming)
     judge(Judging(logits), theirs, drafted, [], places, bos, eos, pad)
     for name in ("lengths", "limits", "last", "running", "rounds"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -772,7 +772,7 @@ def launches() -> None:
     picking.pick_several(one(4, picking.MOST_WORDS), 10, (1, 0))
     accounts = *[table[:, 0]] * 3, gains[:, 0], table[:, 0] > 0, *[table[:, 0]] * 2
     heard = Heard(table, table[:2, :4], table[:, 0], gains[:, 0])
-    picking.settle(Round(table, table, *accounts), heard, table, gains, 2, coming)
+    rounds.settle(Round(table, table, *accounts), heard, table, gains, 2, coming)
     restart(Round(table, table, *accounts), table[:, 0], 1)
 
 

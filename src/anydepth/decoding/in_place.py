@@ -24,8 +24,8 @@ from anydepth.decoding.decoder import (
     likeliest,
     most_probable,
 )
-from anydepth.decoding.picking import Candidates, Heard, Next, Round, Said
-from anydepth.decoding.restarting import restart
+from anydepth.decoding.picking import Candidates, Next, Said
+from anydepth.decoding.rounds import Heard, Round, restart, settle
 from anydepth.decoding.speculative import Drafter, Rows, play_round
 from anydepth.decoding.speculative import read as read_rows
 
@@ -325,7 +325,7 @@ class Speculation:
                 choices = decoder.choices(state, never)
                 picking.pick_into(words[:, k + 1], self.gains[:, k], choices, never, self.next, places[:, k + 1])
         gains, chosen = picking.pick(decoder.choices(decoder.above(words, [self.states], places), never), never)
-        picking.settle(self.round, self.heard, chosen, gains, self.marks.eos, self.next)
+        settle(self.round, self.heard, chosen, gains, self.marks.eos, self.next)
 
     @property
     def round(self) -> Round:

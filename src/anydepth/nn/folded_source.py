@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anydepth.nn import few_words, overlap
 from anydepth.nn.attention import CrossAttention
 from anydepth.nn.cache import Folded
-from anydepth.nn.few_words import FEWEST
+from anydepth.nn.multiplying import FEWEST
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, product, tl, triton
 from anydepth.nn.source_words import TOGETHER, padded_tuple

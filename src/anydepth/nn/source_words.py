@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import Vectors, choose_tile, embed_word, load_row, moments, multiply, rows_of
+from anydepth.nn.few_words import Vectors, embed_word
+from anydepth.nn.multiplying import choose_tile, load_row, moments, multiply, rows_of
 from anydepth.nn.overlap import wait
 from anydepth.nn.packed_attention import jit, tl, triton
 from anydepth.nn.word_attention import SOURCE, keys_at_a_time, load_source, look_through

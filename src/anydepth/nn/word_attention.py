@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anydepth.nn import overlap
-from anydepth.nn.few_words import FEWEST
+from anydepth.nn.multiplying import FEWEST
 from anydepth.nn.overlap import FRESH, wait
 from anydepth.nn.packed_attention import jit, product, tl, triton
 
