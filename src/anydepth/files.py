@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from anydepth.errors import UserError
@@ -27,7 +27,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         os.replace(temporary, path)
     except OSError as error:  # people know the file by its own name
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing can be removed
+            temporary.unlink()
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 

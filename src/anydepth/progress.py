@@ -28,25 +28,43 @@ def progress_bar(title: str, visible: bool = True) -> Progress:
 
 
 @contextmanager
-def depths_shown() -> Iterator[Callable[[int, int, str], None]]:
-    """To be told how many depths are done, of how many, and which is next."""
-    with progress_bar("evaluating") as bar:
+def steps_shown(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """To be told how many steps of some work are done, of how many, and which is next, such as a depth: a bar for
+    people; for logs, a line every half minute at most."""
+    log = Log(title)
+    with progress_bar(title) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, total, depth: bar.update(task, completed=done, total=total, description=depth)
+
+        def show(done: int, total: int, step: str) -> None:
+            bar.update(task, completed=done, total=total, description=step)
+            if bar.disable:
+                log.say(f"{done} of {total} done, next {step}")
+
+        yield show
 
 
 @contextmanager
 def progress_for(title: str, things: str, visible: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """To be told how many things are done, of how many: a bar for people; for logs, a line every half minute."""
+    """To be told how many things are done, of how many, in the same way."""
+    log = Log(title)
     with progress_bar(title, visible) as bar:
-        last = time.monotonic()
 
         def show(done: int, total: int) -> None:
-            nonlocal last
             task = bar.tasks[0].id if bar.tasks else bar.add_task("", total=total, completed=done)
             bar.update(task, completed=done, description=f"{bar.tasks[0].speed or 0:.1f} {things}/s")
-            if visible and bar.disable and time.monotonic() - last >= LOG_SECONDS:
-                last = time.monotonic()
-                print(f"{title}: {done} of {total} {things}", file=sys.stderr, flush=True)
+            if visible and bar.disable:
+                log.say(f"{done} of {total} {things}")
 
         yield show
+
+
+class Log:
+    """Lines on stderr, not too many."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.last = title, time.monotonic()
+
+    def say(self, what: str) -> None:
+        if time.monotonic() - self.last >= LOG_SECONDS:
+            self.last = time.monotonic()
+            print(f"{self.title}: {what}", file=sys.stderr, flush=True)

@@ -328,9 +328,12 @@ class Run:
 
         if depth == "auto" or budget_ms is not None:
             raise UserError("exit: how sure it must be depends on the depth; give exit_margin, or a depth, such as 6-2")
-        return replace(
-            decoding, exit_margin=find_confidence(self, depth, decoding.exit, decoding.precision, key).margin
-        )
+        margin = find_confidence(self, depth, decoding.exit, decoding.precision, key).margin
+        if margin >= NEVER:
+            self.guide(decoding.beam, key).warn(
+                f"exit {decoding.exit}: no margin keeps the risk, so no word stops early"
+            )
+        return replace(decoding, exit_margin=margin)
 
     def search(
         self, sources: list[list[int]], numbers: list[int], plans: Plans, key: str, decoding: DecodingConfig

@@ -69,7 +69,11 @@ def test_unrolled_is_the_model_at_that_depth(depth: DepthConfig) -> None:
     ("depth", "settings", "reason"),
     [
         (PrefixConfig(), {"norm": "none"}, "layers without normalisation"),
-        (LatentConfig(inference="sample"), {}, "draws layers anew for every sentence"),
+        (
+            LatentConfig(inference="sample"),
+            {},
+            "anew for every sentence; give --set model.encoder.*inference=hard --set model.decoder",
+        ),
         (FULL, {"bridge": TransparentConfig()}, "a transparent encoder"),
         (FULL, {"sentence_layers": 2}, "a hierarchical encoder"),
     ],
@@ -365,6 +369,11 @@ def test_an_export_in_eight_bits_is_smaller(golden: Path, tmp_path: Path, cli: C
     code, _, error = cli("export", golden, "--to", "ctranslate2", "--quantization", "int3", "--out", tmp_path / "x")
     assert code == 2
     assert "--quantization int3: expected one of int8, " in error
+
+
+def test_an_export_with_other_settings(golden: Path, tmp_path: Path, cli: Cli) -> None:
+    assert cli("export", golden, "--to", "anydepth", "--set", "decoding.beam=3", "--out", tmp_path / "three")[0] == 0
+    assert load(tmp_path / "three", "cpu").config.decoding.beam == 3 != load(golden, "cpu").config.decoding.beam
 
 
 def test_the_exported_tokenizer_writes_the_language_tag(tmp_path: Path) -> None:

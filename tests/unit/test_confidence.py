@@ -5,6 +5,7 @@ import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from anydepth.calibrating.confidence import (
     Outcome,
     binomial_tail,
     calibrate_exit,
+    fewest_texts,
     find_confidence,
     fixed_sequence,
     hoeffding_bentkus,
@@ -200,12 +202,16 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
     found = calibrate_exit(run, TEXTS, risk=0.9, confidence=0.5, margins=[0.9, 0.0])
     assert (found.depth, found.exit, found.sentences) == ("2-2", 1, 4)
     assert found.trials[-1].layers == 1 or found.margin == 0.9
-    shy = calibrate_exit(run, TEXTS, risk=0.01, margins=[0.9])
-    assert (shy.margin, len(shy.trials)) == (1.0, 1)  # four sentences cannot show so little a risk
+    shy = calibrate_exit(run, TEXTS, risk=0.5, confidence=0.93, margins=[0.0])
+    assert (shy.margin, len(shy.trials)) == (1.0, 1)  # four sentences could show it, if they lost nothing
+    with pytest.raises(UserError, match=r"4 texts can show no risk of 0.05 with confidence 0.95: expected 59 at least"):
+        calibrate_exit(run, TEXTS)
     run.folder = tmp_path
     with pytest.raises(UserError, match=r"exit 1 of depth 2-2 must be is not known: run anydepth confidence"):
         find_confidence(run, None, 1)
     keep_confidence(shy, tmp_path)
+    with pytest.warns(UserWarning, match="exit 1: no margin keeps the risk, so no word stops early"):
+        assert run.translate(TEXTS, beam=1, exit=1) == run.translate(TEXTS, beam=1)
     keep_confidence(found, tmp_path)
     assert find_confidence(run, "2-2", 1) == found
     assert read_confidences(tmp_path / "confidence.json") == [found]
@@ -214,6 +220,13 @@ def test_margins_of_a_run(tmp_path: Path) -> None:
             calibrate_exit(run, TEXTS, **wrong)
     with pytest.raises(UserError, match="no sentence to measure with"):
         calibrate_exit(run, [""])
+
+
+def test_so_few_texts_that_no_p_value_is_small_enough() -> None:
+    for risk, error in product((0.01, 0.05, 0.3, 0.9), (0.5, 0.05, 0.001)):
+        count = fewest_texts(risk, error)
+        assert hoeffding_bentkus(0.0, count, risk) <= error * (1 + 1e-6)
+        assert count == 1 or hoeffding_bentkus(0.0, count - 1, risk) > error
 
 
 def test_margins_that_are_found_at_once_are_all_kept(tmp_path: Path) -> None:

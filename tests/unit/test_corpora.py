@@ -11,6 +11,7 @@ from anydepth.data.builtin_corpora import Builtin
 from anydepth.data.corpora import DataConfig, Jsonl, ParallelText, Text, Tsv
 from anydepth.data.reading import Skips, count_rows, read_pairs
 from anydepth.errors import UserError
+from anydepth.evaluation.texts import read_texts
 
 
 def parallel(folder: Path, source: bytes, target: bytes) -> ParallelText:
@@ -51,6 +52,8 @@ def test_utf_16_is_refused_not_read_as_a_part_of_its_lines(tmp_path: Path, zippe
     for look in (read, count_rows):
         with pytest.raises(UserError, match=f"{file} is UTF-16; expected UTF-8"):
             look(Text(path=str(file)))
+    with pytest.raises(UserError, match=f"{file} is UTF-16; expected UTF-8"):
+        read_texts(file)
 
 
 def test_unusable_lines_are_counted_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anydepth.errors import UserError
-from anydepth.files import new_folder
+from anydepth.files import new_folder, write_atomically
 
 
 def cut_off(out: Path, error: BaseException) -> None:
@@ -50,3 +50,15 @@ def test_a_full_disk_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^{out}/file is too large$"), new_folder(out) as folder:
         raise UserError(f"{folder / 'file'} is too large")
     assert not any(tmp_path.iterdir())
+
+
+def test_where_nothing_can_be_written_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On such a file system removing a file fails as well, even one that is not there."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "a hidden name")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(UserError, match=f"^{tmp_path}/page.html cannot be written: Read-only file system$"):
+        write_atomically(tmp_path / "page.html", "text")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cli
@@ -53,7 +54,11 @@ def test_the_page_shows_all(tmp_path: Path) -> None:
 
 def test_exports_say_what_the_run_says(tmp_path: Path) -> None:
     run, out = anydepth.load(GOLDEN, device="cpu"), tmp_path / "out"
-    made = make_sizes(run, ["2-2", "1-1"], out, SOURCE, REFERENCE, beam=1, rounds=1)
+    told: list[tuple[int, int, str]] = []
+    asked: dict[str, Any] = {"beam": 1, "rounds": 1, "progress": lambda *step: told.append(step)}
+    made = make_sizes(run, ["2-2", "1-1", "2-2"], out, SOURCE, REFERENCE, **asked)
+    assert [done for done, total, _ in told] == [*range(8)]
+    assert {total for _, total, _ in told} == {8}
     full, small = made.sizes
     assert (full.depth, full.scores, full.p_values) == ("2-2", made.full, {"bleu": 1.0, "chrf": 1.0})
     said = Scorer(REFERENCE).score(run.translate(SOURCE, "1-1", beam=1))
@@ -66,6 +71,9 @@ def test_exports_say_what_the_run_says(tmp_path: Path) -> None:
     assert anydepth.load(out / "1-1").depths() == ["1-1"]
     with pytest.raises(UserError, match="depth 3-1: this run has"):
         make_sizes(run, ["3-1"], tmp_path / "other", SOURCE, REFERENCE)
+    for nothing in ([], ["", " "]):
+        with pytest.raises(UserError, match="no sentence to measure with"):
+            make_sizes(run, ["1-1"], tmp_path / "other", nothing, nothing)
 
 
 def test_ctranslate2_from_the_command_line(tmp_path: Path, cli: Cli) -> None:

@@ -101,6 +101,10 @@ def calibrate_exit(
         if not 0 < value < 1:
             raise UserError(f"{name}: expected between 0 and 1, not {value:g}")
     texts = [one.text for one in readable(run, texts)]
+    if len(texts) < (least := fewest_texts(risk, 1 - confidence)):
+        raise UserError(
+            f"{len(texts)} texts can show no risk of {risk:g} with confidence {confidence:g}: expected {least} at least"
+        )
     settings = greedy(run, exit, precision)
     full, _ = decode(run, texts, depth, replace(settings, exit_margin=1.0))
 
@@ -180,6 +184,11 @@ def hoeffding_bentkus(mean: float, count: int, risk: float) -> float:
     hoeffding = math.exp(-count * divergence)
     bentkus = math.e * binomial_tail(math.ceil(count * mean - 1e-9), count, risk)
     return min(1.0, hoeffding, bentkus)
+
+
+def fewest_texts(risk: float, error: float) -> int:
+    """With which a p-value can be so small, if none of them loses anything: (1 - risk)ⁿ ≤ error."""
+    return math.ceil(math.log(error) / math.log1p(-risk) - 1e-9)
 
 
 def term(a: float, b: float) -> float:

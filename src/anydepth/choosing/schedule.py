@@ -7,7 +7,7 @@ from numbers import Real
 from random import Random
 from typing import Any, NamedTuple
 
-from anydepth.calibrating.calibration import NAME, command
+from anydepth.calibrating.calibration import command
 from anydepth.choosing.budget import Chosen, Guide, Options
 from anydepth.data.sources import batches
 from anydepth.decoding.decoder import SEARCH_TOKENS, DecodingConfig
@@ -162,13 +162,11 @@ def with_drafts_as_set(decoding: DecodingConfig, depth: str, _: int, guide: Guid
 
 
 def why_uncalibrated(depth: str, guide: Guide) -> str:
-    """Nothing to say of a run that never was."""
     if guide.calibrated:
         tried = guide.calibrated.tried
         again = f"{command(guide.run, guide.calibrated.origin)} --drafts-at {depth}"
         return f"drafts were calibrated at {', '.join(sorted(tried))}: run {again}" if tried else ""
-    known = guide.run.folder and (guide.run.folder / NAME).exists()
-    return guide.sought[1] if known else ""
+    return guide.sought[1] if guide.run.folder else ""
 
 
 def without_drafts(decoding: DecodingConfig, reason: str, guide: Guide) -> DecodingConfig:

@@ -15,7 +15,7 @@ from anydepth.cli.asking import load_for, parse_depths, parse_numbers
 from anydepth.errors import UserError
 from anydepth.evaluation.texts import check_readable, read_calibration_texts, read_test_set, read_test_sets
 from anydepth.files import check_writable, new_folder
-from anydepth.progress import progress_bar, progress_for
+from anydepth.progress import progress_for, steps_shown
 
 
 @app.command()
@@ -150,6 +150,7 @@ def selector(
     loaded, folder = load(run, device_of_rank(device)).in_language(language), out or run / "selector"
     show = partial(progress_for, visible=os.environ.get("RANK", "0") == "0")
     if evaluate:
+        check_writable(folder / "judgement.json")
         pairs = read_test_set(run, source, reference, language=language, sentences=sentences)
         found = judge_selector(loaded, pairs, folder, show, beam)
         own = folder.resolve().parent == run.resolve()
@@ -199,8 +200,7 @@ def sizes(
     loaded = load(run, device if to == "anydepth" else "cpu").in_language(language)
     check_readable(loaded, test_set)
     wanted = parse_depths(depths) or loaded.depths()
-    with new_folder(out) as folder, progress_bar("sizes") as bar:
-        task = bar.add_task("", total=None)
+    with new_folder(out) as folder, steps_shown("comparing") as show:
         found = make_sizes(
             loaded,
             wanted,
@@ -210,7 +210,7 @@ def sizes(
             to=to,
             quantization=quantization,
             beam=beam,
-            progress=lambda what: bar.update(task, description=what),
+            progress=show,
         )
         page = write_sizes(found, folder)
     print_sizes(Console(highlight=False), found)

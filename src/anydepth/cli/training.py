@@ -27,7 +27,11 @@ def quickstart(
     from anydepth.training.loop import train
 
     config = load(Path(__file__).parent.parent / "quickstart.toml", settings or ())
-    train(config, out, resume=(out / "config.toml").exists())
+    try:
+        train(config, out, resume=(out / "config.toml").exists())
+    except KeyboardInterrupt:
+        complain("the same command goes on from there")
+        raise
     grid = evaluate_run(load_run(out), out, read_test_sets(out))
     show_grid(grid)
     print(f"The report is in {out / 'report.html'}. Now translate something yourself:\n")

@@ -222,12 +222,13 @@ def export(
     quantization: Annotated[
         str | None, typer.Option(metavar="int8|…", help="For ctranslate2: the type its weights are kept in.")
     ] = None,
+    settings: RunSettings = None,
 ) -> None:
     """Write one depth, or one language, of a run as a model of its own or for another engine."""
     from anydepth.interop.export import export_run
     from anydepth.run import load
 
-    export_run(load(run, "cpu"), out, to, depth, language, quantization)
+    export_run(load(run, "cpu", settings=settings or ()), out, to, depth, language, quantization)
     print(f"The model is in {out}.")
 
 

@@ -55,14 +55,18 @@ def count_lines(path: Path) -> int:
     return lines + (not block.endswith(b"\n"))
 
 
+def check_encoding(beginning: bytes, name: str) -> None:
+    """Refuses UTF-16, half of whose lines would pass for UTF-8: NUL is a character, too."""
+    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{name} is UTF-16; expected UTF-8: convert it with iconv -f UTF-16 -t UTF-8")
+
+
 @contextmanager
 def _open(path: Path) -> Iterator[gzip.GzipFile | BufferedReader]:
     """The bytes of a file, decompressed if it ends in .gz; what goes wrong names the file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            # half of its lines would pass for UTF-8: NUL is a character, too
-            if file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise UserError(f"{path} is UTF-16; expected UTF-8: convert it with iconv -f UTF-16 -t UTF-8")
+            check_encoding(file.peek(2), str(path))
             yield file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

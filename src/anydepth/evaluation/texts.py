@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anydepth.data.lines import check_encoding
 from anydepth.errors import TextError, UserError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def read_texts(file: Path | None) -> list[str]:
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()
         data = gzip.decompress(data) if file and file.suffix == ".gz" else data
+        check_encoding(data, name)
         text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{name}: no such file") from None

@@ -35,14 +35,18 @@ def export(run: Run, depth: str | None, out: Path) -> Path:
     model = unrolled(run, plans, NAME)
     layer = model.config.layer
     if layer.norm != "pre":
-        raise UserError(f"--to {NAME}: of the layouts used here, Pegasus and MBart, none is post-norm")
+        raise UserError(
+            f"--to {NAME}: of the layouts used here, Pegasus and MBart, none is post-norm; --to ctranslate2 can be"
+        )
     if model.config.tie != "all":
         raise UserError(
-            f"--to {NAME}: Pegasus and MBart have one word matrix for source, target and output (tie = all)"
+            f"--to {NAME}: Pegasus and MBart have one word matrix for source, target and output (tie = all); "
+            "--to ctranslate2 takes several"
         )
     if layer.norm_epsilon != NORM_EPSILON:
         raise UserError(
-            f"--to {NAME}: Pegasus and MBart normalise with an epsilon of {NORM_EPSILON:g}, not {layer.norm_epsilon:g}"
+            f"--to {NAME}: Pegasus and MBart normalise with an epsilon of {NORM_EPSILON:g}, not "
+            f"{layer.norm_epsilon:g}; --to ctranslate2 takes any"
         )
     if run.config.data.sentences:
         raise UserError(f"--to {NAME}: its tokenizers put no end marks between sentences (data.sentences)")

@@ -26,8 +26,10 @@ def unrolled(run: Run, plans: Plans, engine: str) -> Translator:
     tensors = weights(model)
     plain = {name: tensor for name, tensor in tensors.items() if not name.startswith(("encoder", "decoder"))}
     gates = model.gates(plans, run.key, torch.zeros(1, 1, dtype=torch.long, device=run.device))
-    if any(gate is not None and gate.dim() > 1 for gate in gates):
-        raise UserError(f"--to {engine}: this run draws layers anew for every sentence; set inference to hard or soft")
+    drawing = [stack for stack, gate in zip(model.policies, gates) if gate is not None and gate.dim() > 1]
+    if drawing:
+        ways = " ".join(f"--set model.{stack}.depth.inference=hard" for stack in drawing)
+        raise UserError(f"--to {engine}: this run draws layers anew for every sentence; give {ways} (or soft)")
     plain |= steps(tensors, "encoder", plans.encoder, gates[0]) | steps(tensors, "decoder", plans.decoder, gates[1])
     config = replace(
         model.config,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anydepth.errors import UserError
 from anydepth.evaluation.filling import fill_encoder_grid, fill_grid
-from anydepth.progress import depths_shown
+from anydepth.progress import steps_shown
 
 if TYPE_CHECKING:
     from anydepth.classifying.leaving import Rule
@@ -65,7 +65,7 @@ def reported(
 
     folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder / "grid.json")
-    with depths_shown() as show:
+    with steps_shown("evaluating") as show:
         grid = fill(show)
     if notes is not None:
         write_atomically(folder / "config.toml", dump(config))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,8 @@ from anydepth.interop.export import export_run
 from anydepth.plan import parse_depth
 from anydepth.run import Run, load
 
-Progress = Callable[[str], None]
-"""Told what is done next."""
+Progress = Callable[[int, int, str], None]
+"""Called with the number of pieces of work done, their total, and which is next."""
 
 ROUNDS = 15
 """Measurements of an export at each of four lengths."""
@@ -126,28 +127,31 @@ def make_sizes(
     quantization: str | None = None,
     beam: int | None = None,
     rounds: int = ROUNDS,
-    progress: Progress = lambda _: None,
+    progress: Progress | None = None,
 ) -> Sizes:
     """Exports to folders named after the depths in an empty one, judged on a test set."""
+    depths = list(dict.fromkeys(depths))
     for depth in depths:
         run.plan(depth)
+    readable(run, source)  # complains where there is none
+    show = counting(progress, 3 * len(depths) + 2)
     beam = run.config.decoding.beam if beam is None else beam
     opened: dict[str, Export] = {}
-    for depth in dict.fromkeys(depths):
-        progress(f"exporting {depth}")
+    for depth in depths:
+        show(f"exporting {depth}")
         export_run(run, out / depth, to, depth, None, quantization)
         opened[depth] = open_export(run, out / depth, to, depth)
-    compared = quality(run, opened, source, reference, beam, progress)
+    compared = quality(run, opened, source, reference, beam, show)
     full, *others = compared.comparisons
     scores = {metric: one.score for metric, one in full.estimates.items()}
     corrected = {
         metric: holm([one.estimates[metric].p_value or 0.0 for one in others]) for metric in compared.signatures
     }
-    progress("timing")
+    show("timing")
     times = latencies(opened, source, beam, rounds)
     sizes = []
     for place, (depth, export) in enumerate(opened.items()):
-        progress(f"weighing {depth}")
+        show(f"weighing {depth}")
         sizes.append(
             Size(
                 depth=depth,
@@ -174,6 +178,12 @@ def make_sizes(
     )
 
 
+def counting(progress: Progress | None, total: int) -> Callable[[str], None]:
+    """To be told what is next of so many pieces of work."""
+    done = count()
+    return lambda what: progress(next(done), total, what) if progress else None
+
+
 def open_export(run: Run, folder: Path, to: str, depth: str) -> Export:
     if to == "ctranslate2":
         return Export(CTranslate2Run.opened(run, folder, depth), depth)
@@ -181,14 +191,14 @@ def open_export(run: Run, folder: Path, to: str, depth: str) -> Export:
 
 
 def quality(
-    run: Run, opened: dict[str, Export], source: list[str], reference: list[str], beam: int, progress: Progress
+    run: Run, opened: dict[str, Export], source: list[str], reference: list[str], beam: int, show: Callable[[str], None]
 ) -> PairedBootstrap:
     """Every export against the run at full depth."""
     kind: type[AnyStatistics] = RougeStatistics if run.config.data.pairs == "summaries" else Statistics
     lowercase = run.config.tokenizer.lowercase
     scorer, systems = kind.scorer(reference, lowercase), dict[str, AnyStatistics]()
     for name, export in {FULL: Export(run, None), **opened}.items():
-        progress(f"translating at {name}")
+        show(f"translating at {name}")
         systems[name] = scorer.statistics(export.outputs(source, beam=beam))
     return paired_bootstrap(systems, enough_samples(len(opened)), lowercase=lowercase)
 

@@ -17,18 +17,20 @@ import torch
 from anydepth.config import Config
 from anydepth.depth import Latent
 from anydepth.encoder_models import Model
-from anydepth.errors import UserError
-from anydepth.nn.multiscale import MultiscaleConfig
-from anydepth.objectives import LatentObjectiveConfig
 from anydepth.tasks.classification import with_labels
 from anydepth.training import checkpoint
+from anydepth.training.advice import (
+    advice_if_memory_ends,
+    note_what_has_no_effect,
+    warn_of_busy_machine,
+    warn_of_warmup,
+)
 from anydepth.training.data import TrainingData, prepare, take_weights
 from anydepth.training.distributed import Ranks, agree, first_does, join, leave, share_weights
 from anydepth.training.folder import no_run_if_refused, opened_run
 from anydepth.training.gradients import LayerNorms, read_norms
 from anydepth.training.journal import Journal
 from anydepth.training.optim import Optimizers, learning_rate
-from anydepth.training.settings import TrainingConfig
 from anydepth.training.step import Step, mixed
 from anydepth.training.validation import validate
 from anydepth.training.window import Progress, Window
@@ -60,6 +62,7 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
         if resume:
             run.restore()
         warn_of_warmup(settings, journal)
+        warn_of_busy_machine(ranks.device, journal)
         note_what_has_no_effect(config, optimizers, journal)
         predictions = data.task.predictions(data.batches)
         step_once = Step(model, optimizers, settings, config.seed, ranks, predictions)
@@ -81,48 +84,6 @@ def train_model(config: Config, out: Path, ranks: Ranks, resume: bool, quiet: bo
                     journal.say(f"stopped after step {run.progress.step}")
                     raise KeyboardInterrupt
         run.finish()
-
-
-def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
-    """The default warm-up is for long trainings; a first try on little data would seem to learn nothing."""
-    warmup, peak = settings.optimizer.warmup, settings.optimizer.learning_rate
-    if settings.steps < warmup:
-        reached = f"{learning_rate(settings.optimizer, settings.steps, settings.steps):.1g} of {peak:g}"
-        journal.say(
-            f"warning: training.optimizer.warmup is {warmup}, but training.steps {settings.steps}: "
-            f"the learning rate only reaches {reached}"
-        )
-
-
-def note_what_has_no_effect(config: Config, optimizers: Optimizers, journal: Journal) -> None:
-    """Not refused: the plain models of a chain are trained with the recipe of those that learn their depth, and runs
-    that were trained so must load."""
-    settings, nothing_learns = config.training, "no depth policy of this model learns anything"
-    objective, bridge = settings.objective, getattr(config.model, "bridge", None)
-    notes: dict[str, str] = {}
-    if settings.depth_optimizer is not None and not optimizers.learnt_by_depth:
-        notes["training.depth_optimizer"] = nothing_learns
-    if settings.inner_steps > 1 and not optimizers.learnt_by_depth:
-        notes["training.inner_steps"] = nothing_learns
-    if isinstance(objective, LatentObjectiveConfig):
-        wanted = objective.encoder_layers or objective.decoder_layers
-        if not wanted and objective.depth_weight not in (0, LatentObjectiveConfig.depth_weight):
-            notes["training.objective.depth_weight"] = "no depth is wanted, by encoder_layers or decoder_layers"
-    if isinstance(bridge, MultiscaleConfig) and bridge.context == "none" and bridge.fusion != "gate":
-        notes["model.bridge.fusion"] = "there is no context"
-    for name, reason in notes.items():
-        journal.say(f"note: {name} has no effect: {reason}")
-
-
-@contextmanager
-def advice_if_memory_ends(tokens: int, settings: TrainingConfig) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        ways = [f"a lower batching.tokens (now {tokens}) with a higher training.accumulate (now {settings.accumulate})"]
-        ways += [f"a lower training.at_once (now {settings.at_once})"] if settings.at_once > 1 else []
-        ways += [] if settings.recompute else ["training.recompute=true"]
-        raise UserError(f"the GPU has too little memory left for this training: try {', or '.join(ways)}") from None
 
 
 @dataclass
