@@ -25,7 +25,7 @@ from anydepth.evaluation.languages import average
 from anydepth.evaluation.metrics import METRICS, main_metric, metrics_of
 from anydepth.evaluation.records import Record, kind_of, read_records
 from anydepth.evaluation.significance import SAMPLES, PairedBootstrap, paired_bootstrap
-from anydepth.files import write_atomically
+from anydepth.files import check_writable, write_atomically
 from anydepth.reporting import figures, heat_maps, plots
 from anydepth.reporting import page as parts
 from anydepth.reporting.accuracy_page import show_accuracies
@@ -51,6 +51,8 @@ def write_report(
     """
     if not runs:
         raise UserError("no run to report: expected at least one run folder")
+    if out.parent.is_dir():  # comparing takes long
+        check_writable(out)
     records = read_records(runs)
     several = len(records) > 1 and kind_of(records) == "translation"
     comparison = compare(records, baseline, samples) if several else None
