@@ -30,8 +30,8 @@ def warn_of_warmup(settings: TrainingConfig, journal: Journal) -> None:
 
 
 def warn_of_busy_machine(device: torch.device, journal: Journal) -> None:
-    """Each product of several threads waits for the last of them, which waits for a core: on two cores with ten other
-    programs, two threads trained a tenth as fast as one."""
+    """Each product of several threads waits for the last of them, which waits for a core: on two cores with a load of
+    3.5 two threads took four times as long as one."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if device.type == "cpu" and torch.get_num_threads() > 1 and load > BUSY * cores:
         journal.say(
